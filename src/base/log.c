@@ -1,0 +1,79 @@
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+Status log_open(Log *log, const char *path, int rank, bool to_stderr)
+{
+    *log = (Log){
+        .fd = -1, .rank = rank, .to_stderr = to_stderr, .terminal = isatty(STDERR_FILENO) == 1};
+    if (!path) return OK;
+    log->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (log->fd < 0) return FAIL(ERR_IO, "%s: cannot open for writing (%s)", path, strerror(errno));
+    return OK;
+}
+
+void log_close(Log *log)
+{
+    if (log->line_open) fputc('\n', stderr);
+    log->line_open = false;
+    if (log->fd >= 0) close(log->fd);
+    log->fd = -1;
+}
+
+static void put(Log *log, bool show, const char *prefix, const char *text)
+{
+    if (show) {
+        fprintf(stderr, "%s%s%s\n", log->line_open ? "\r\033[K" : "", prefix, text);
+        log->line_open = false;
+    }
+    if (log->fd < 0) return;
+    char line[4096], when[32];
+    time_t now = time(NULL);
+    struct tm parts;
+    localtime_r(&now, &parts);
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &parts);
+    int n = snprintf(line, sizeof line, "%s rank %d: %s%s\n", when, log->rank, prefix, text);
+    if (n >= (int)sizeof line) line[(n = (int)sizeof line - 1) - 1] = '\n';
+    /* A full disk must not end a run over its log. */
+    if (write(log->fd, line, (size_t)n) < 0) return;
+}
+
+#define FORMAT_INTO(text, format) \
+    do { \
+        va_list args; \
+        va_start(args, format); \
+        vsnprintf(text, sizeof text, format, args); \
+        va_end(args); \
+    } while (0)
+
+void log_line(Log *log, const char *format, ...)
+{
+    if (!log) return;
+    char text[3072];
+    FORMAT_INTO(text, format);
+    put(log, log->to_stderr, "", text);
+}
+
+void log_warning(Log *log, const char *format, ...)
+{
+    if (!log) return;
+    char text[3072];
+    FORMAT_INTO(text, format);
+    put(log, true, "warning: ", text);
+}
+
+void log_progress(Log *log, const char *format, ...)
+{
+    if (!log || !log->to_stderr || !log->terminal) return;
+    char text[512];
+    FORMAT_INTO(text, format);
+    fprintf(stderr, "\r\033[K%s", text);
+    fflush(stderr);
+    log->line_open = true;
+}

@@ -1,0 +1,23 @@
+#pragma once
+/**
+ * Lines for people: to stderr, and to the run's log.txt with rank and time. One line, one write, so
+ * the lines of ranks do not mix. A NULL Log is silent.
+ */
+#include "base/status.h"
+
+typedef struct Log {
+    int fd; /* log.txt, opened for appending; -1: none */
+    int rank;
+    bool to_stderr; /* usually rank 0 only */
+    bool terminal;  /* stderr is one: progress may overwrite its line */
+    bool line_open; /* a progress line without its newline is on the terminal */
+} Log;
+
+/** path NULL: stderr only. */
+Status log_open(Log *log, const char *path, int rank, bool to_stderr) MUST_USE;
+void log_close(Log *log);
+void log_line(Log *log, const char *format, ...) PRINTF_LIKE(2, 3);
+/** The same with "warning: " before it, shown by every rank. */
+void log_warning(Log *log, const char *format, ...) PRINTF_LIKE(2, 3);
+/** On a terminal one line that the next overwrites; elsewhere nothing (the caller logs plain lines). */
+void log_progress(Log *log, const char *format, ...) PRINTF_LIKE(2, 3);

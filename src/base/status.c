@@ -1,0 +1,63 @@
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static _Thread_local char message[2048];
+static _Thread_local Breadcrumb crumb = {.layer = -1};
+
+Status status_fail(Status code, const char *format, ...)
+{
+    /* Formatted aside first: an argument may be the old message itself. */
+    char text[sizeof message];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    for (char *c = text; *c; c++)
+        if (*c == '\n' || *c == '\r') *c = ' ';
+    memcpy(message, text, sizeof message);
+    return code;
+}
+
+const char *status_message(void)
+{
+    return message;
+}
+
+int status_exit_code(Status status)
+{
+    switch (status) {
+    case OK: return 0;
+    case ERR_FAILED: return 1;
+    case ERR_STOPPED: return 3;
+    default: return 2;
+    }
+}
+
+Breadcrumb *breadcrumb(void)
+{
+    return &crumb;
+}
+
+void die(const char *format, ...)
+{
+    char reason[1024], place[256] = "";
+    va_list args;
+    va_start(args, format);
+    vsnprintf(reason, sizeof reason, format, args);
+    va_end(args);
+    size_t n = 0;
+    if (crumb.step > 0)
+        n += (size_t)snprintf(place + n, sizeof place - n, " step %lld", (long long)crumb.step);
+    if (crumb.action)
+        n += (size_t)snprintf(place + n, sizeof place - n, " action %s", crumb.action);
+    if (crumb.layer >= 0)
+        n += (size_t)snprintf(place + n, sizeof place - n, " layer %d", crumb.layer);
+    if (crumb.op) snprintf(place + n, sizeof place - n, " %s", crumb.op);
+    fprintf(stderr, "stagewright: error: rank %d%s: %s\n", crumb.rank, place, reason);
+    fflush(NULL);
+    _exit(1);
+}

@@ -1,0 +1,72 @@
+#include "core/param.h"
+#include "base/text.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+void paramset_init(ParamSet *set, Arena *arena, DType dtype, DType dtype_grad)
+{
+    *set = (ParamSet){.arena = arena, .dtype = dtype, .dtype_grad = dtype_grad};
+}
+
+Param *paramset_declare(ParamSet *set, const char *name, ParamInit init, int n_dims,
+                        const int64_t *dim)
+{
+    if (set->n == set->capacity) {
+        int capacity = set->capacity ? 2 * set->capacity : 64;
+        Param **at = ARENA_NEW(set->arena, Param *, capacity);
+        if (set->n) memcpy(at, set->at, (size_t)set->n * sizeof *at);
+        set->at = at;
+        set->capacity = capacity;
+    }
+    assert(n_dims >= 1 && n_dims <= 4);
+    Param *p = ARENA_NEW(set->arena, Param, 1);
+    *p = (Param){.name = text_copy(set->arena, name),
+                 .init = init,
+                 .order = set->next_order++,
+                 .trainable = true,
+                 .is_matrix = n_dims > 1,
+                 .lr_scale = 1,
+                 .weight_decay = NAN};
+    p->value = (Tensor){NULL, set->dtype, n_dims, {1, 1, 1, 1}};
+    for (int i = 0; i < n_dims; i++) p->value.dim[i] = dim[i];
+    set->at[set->n++] = p;
+    return p;
+}
+
+Status paramset_layout(ParamSet *set, bool with_grads)
+{
+    int64_t total = 0;
+    for (int i = 0; i < set->n; i++) {
+        Param *p = set->at[i];
+        TRY(arena_alloc(set->arena, &p->value.data, (size_t)tensor_size(p->value),
+                        dtype_bytes(p->value.dtype)));
+        if (with_grads && p->trainable) total += tensor_size(p->value);
+    }
+    set->grads = tensor1(NULL, set->dtype_grad, total);
+    if (!with_grads) return OK;
+    TRY(arena_alloc(set->arena, &set->grads.data, (size_t)total, dtype_bytes(set->dtype_grad)));
+    int64_t offset = 0;
+    for (int i = 0; i < set->n; i++) {
+        Param *p = set->at[i];
+        if (!p->trainable) continue;
+        p->grad = p->value;
+        p->grad.dtype = set->dtype_grad;
+        p->grad.data = tensor_at(set->grads, offset);
+        offset += tensor_size(p->value);
+    }
+    return OK;
+}
+
+Param *paramset_find(const ParamSet *set, const char *name)
+{
+    for (int i = 0; i < set->n; i++)
+        if (strcmp(set->at[i]->name, name) == 0) return set->at[i];
+    return NULL;
+}
+
+void paramset_zero_grads(ParamSet *set)
+{
+    if (set->grads.data) memset(set->grads.data, 0, tensor_bytes(set->grads));
+}

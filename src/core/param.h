@@ -1,0 +1,48 @@
+#pragma once
+/**
+ * Parameters by name. Modules declare them, paramset_layout gives them memory, and the optimizer,
+ * gradient sync and checkpoints see nothing of a model but this list.
+ *
+ * Names are those of the HuggingFace folder with the experts of a layer in one tensor:
+ *   model.layers.3.mlp.experts.gate_up_proj [E, 2F, D] (rows of an expert: gate, then up) and
+ *   model.layers.3.mlp.experts.down_proj    [E, D, F].
+ * A tensor per expert is a run of rows of these, so both layouts of a folder are slices.
+ */
+#include "core/tensor.h"
+
+typedef enum ParamInit { PARAM_INIT_NORMAL, PARAM_INIT_ONES, PARAM_INIT_ZEROS } ParamInit;
+
+typedef struct Param {
+    const char *name;
+    ParamInit init;
+    int64_t
+        order; /* place in the whole model's order, the same in every layout; sums go in this order */
+    Tensor value;     /* compute dtype */
+    Tensor grad;      /* f32 (f64 when the model is f64); null when frozen */
+    Tensor moment[2]; /* optimizer state, dtype of grad; null: none */
+    bool trainable;
+    bool is_matrix; /* false: norm scales and biases (optimizer.decay_1d) */
+    bool tied_copy; /* the head of a tied pair: the embedding is counted, saved and named instead */
+    double lr_scale;
+    double weight_decay; /* of this parameter; NAN: the optimizer's */
+    struct Param *tied;  /* the other of a tied pair when this rank holds both, else NULL */
+} Param;
+
+typedef struct ParamSet {
+    Arena *arena; /* model arena: the list, names, values, gradients, moments */
+    DType dtype, dtype_grad;
+    Param **at; /* in order of declaration = ascending `order` */
+    int n, capacity;
+    int64_t
+        next_order; /* `order` of the next declared one; a stage that starts in mid-model sets it */
+    Tensor grads;   /* all gradients as one flat tensor, for zeroing */
+} ParamSet;
+
+void paramset_init(ParamSet *set, Arena *arena, DType dtype, DType dtype_grad);
+/** Shape dims beyond n_dims are ignored. The Param lives as long as the set's arena; its tensors have no data yet. */
+Param *paramset_declare(ParamSet *set, const char *name, ParamInit init, int n_dims,
+                        const int64_t *dim);
+/** Give all parameters values (uninitialised) and, if trainable and with_grads, zeroed gradients. */
+Status paramset_layout(ParamSet *set, bool with_grads) MUST_USE;
+Param *paramset_find(const ParamSet *set, const char *name); /* NULL: not there */
+void paramset_zero_grads(ParamSet *set);
