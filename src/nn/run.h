@@ -15,9 +15,9 @@
 
 /** Keys and values of one sequence, per layer; for generate. Keys are stored after norm and rope. */
 typedef struct KvCache {
-    int64_t length, capacity; /* tokens; the caller advances length after a whole forward */
-    int n_layers;             /* of this stage */
-    Tensor *k_tk, *v_tk;      /* [n_layers] of [capacity, G*C] */
+    int64_t length, capacity;  /* tokens; the caller advances length after a whole forward */
+    int first_layer, n_layers; /* of this stage, global index */
+    Tensor *k_tk, *v_tk;       /* [n_layers] of [capacity, G*C] */
 } KvCache;
 
 /** What a call needs around it. Passed down, never stored. */
@@ -26,6 +26,6 @@ typedef struct Run {
     Arena *scratch;
     const MicroBatch *mb;
     DType dtype;     /* activations and working weights: f32 (f64 in tests; bf16 later) */
-    DType dtype_acc; /* statistics, router, softmax, loss, gradients of weights: f32 (f64 with f64) */
-    KvCache *kv;     /* NULL: none. With one, mb is one segment that continues the cached sequence. */
+    DType dtype_acc; /* statistics, router, softmax, loss, weight gradients: f32 (f64 with f64) */
+    KvCache *kv; /* NULL: none. With one, mb is one segment that continues the cached sequence. */
 } Run;
