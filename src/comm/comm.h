@@ -1,0 +1,115 @@
+#pragma once
+/**
+ * Room `comm`: messages between ranks. It knows bytes, ranks and tags, nothing of tensors' meaning,
+ * models or schedules. Read this file first, then comm_threads.c, then mesh.h and world.h.
+ *
+ * A Comm is a table of functions with a state. Only isend, irecv, test and free differ between
+ * transports (comm_self, comm_threads; a transport of MPI fits the same table); waiting, splitting and
+ * all collectives are written once on top of them.
+ *
+ * Failure. A rank that ended (its body in world_run_threads returned) can answer no more: a wait for
+ * it is lost and returns ERR_PEER. The rank that sees this returns too, and so on, so that nobody
+ * hangs. Setup code passes these up with TRY; inside a step comm_must ends the process.
+ * One Comm belongs to one rank, and only that rank's thread calls it.
+ */
+#include "core/tensor.h"
+
+/** Tags of messages are below this; what is above belongs to collectives and to splits. */
+#define COMM_TAG_END ((uint64_t)1 << 40)
+
+/** A message on its way. Zeroed: none (waiting for it is done at once). */
+typedef struct CommRequest {
+    void *node; /* of the transport */
+    int peer;
+} CommRequest;
+
+typedef enum CommState {
+    COMM_PENDING,
+    COMM_DONE,
+    COMM_LOST /* the peer ended before it sent or took the message */
+} CommState;
+
+typedef struct Comm Comm;
+struct Comm {
+    const char *name; /* of the transport, for messages */
+    int rank, size;
+    double
+        hang_timeout; /* seconds a wait may last before it ends the process; 0: for ever. Splits inherit it */
+    /**
+     * Start to send; `data` must stay as it is until the request is done. Never blocks. Messages of one
+     * (sender, receiver, tag) arrive in the order sent; those of other tags may overtake them.
+     */
+    CommRequest (*isend)(Comm *comm, const void *data, size_t bytes, int to, uint64_t tag);
+    /** Start to receive; `data` is undefined until the request is done. Never blocks. Dies if the sender sent another number of bytes. */
+    CommRequest (*irecv)(Comm *comm, void *data, size_t bytes, int from, uint64_t tag);
+    /** Once DONE or LOST the request is cleared and `data` is the caller's again. */
+    CommState (*test)(Comm *comm, CommRequest *request);
+    /** Releases what the comm holds, not the struct; no request may be pending. */
+    void (*free)(Comm *comm);
+    void *state;
+    uint32_t next_split; /* number of the next split made of this comm or of its splits */
+    Comm *root;          /* of a split: the comm that carries its messages; else NULL */
+};
+
+/** A comm of one rank: every collective does nothing. Sending is a mistake and dies. */
+void comm_self_init(Comm *comm);
+
+/**
+ * Wait for one message.
+ * Polls shortly, then gives the processor away (sleeps of at most 50 µs): ranks may outnumber cores.
+ * Errors: ERR_PEER if the peer ended. Dies after hang_timeout.
+ */
+Status comm_wait(Comm *comm, CommRequest *request) MUST_USE;
+/** Inside a step: end the process with the recorded message unless status is OK. */
+void comm_must(Status status);
+
+/* Blocking pairs, for setup and for building collectives. Not collective themselves. */
+Status comm_send(Comm *comm, const void *data, size_t bytes, int to, uint64_t tag) MUST_USE;
+Status comm_receive(Comm *comm, void *data, size_t bytes, int from, uint64_t tag) MUST_USE;
+
+/*
+ * Collectives: all ranks of the comm call them in the same order with the same sizes. They return
+ * ERR_PEER on a rank whose wait was lost; the contents of outputs are then undefined.
+ */
+
+/** Nobody leaves before everybody came. */
+Status comm_barrier(Comm *comm) MUST_USE;
+/** data [bytes] of root to all. */
+Status comm_broadcast(Comm *comm, void *data, size_t bytes, int root) MUST_USE;
+/** out [size][bytes] on root, by rank; elsewhere out is not touched and may be NULL. */
+Status comm_gather(Comm *comm, void *out, const void *data, size_t bytes, int root) MUST_USE;
+/** The same with bytes_r[size] known to all (or to root and, for its own entry, to each rank); out is packed by rank. */
+Status comm_gather_v(Comm *comm, void *out, const void *data, const size_t *bytes_r,
+                     int root) MUST_USE;
+/** out [size][bytes] on all, by rank. data may be out's own part. */
+Status comm_all_gather(Comm *comm, void *out, const void *data, size_t bytes) MUST_USE;
+
+/**
+ * Sum over ranks, in place, in rank order: ((x_0 + x_1) + x_2) + … in dtype, the same bits on all.
+ *
+ * All-to-all of slices, ordered local sum, all-gather; in rounds, so that scratch stays below 9 MiB.
+ * Shapes:  data [n] f32 or f64
+ * Owner:   scratch is rewound before return; NULL is allowed when the comm has size 1.
+ */
+Status comm_sum_ordered(Comm *comm, void *data, int64_t n, DType dtype, Arena *scratch) MUST_USE;
+
+/** In place, element by element. For integers no order matters. */
+Status comm_sum_i64(Comm *comm, int64_t *value, int64_t n) MUST_USE;
+Status comm_max_i64(Comm *comm, int64_t *value, int64_t n) MUST_USE;
+Status comm_min_i64(Comm *comm, int64_t *value, int64_t n) MUST_USE;
+
+/**
+ * Nobody goes on alone: after local work that may fail, before the next collective.
+ *
+ * OK on all if all are OK. Else the lowest rank with an error of its own keeps status and message, all
+ * others get ERR_PEER and a message that names this rank (an error of their own is dropped).
+ */
+Status comm_agree(Comm *comm, Status status) MUST_USE;
+
+/**
+ * A comm of the ranks with the same color, numbered by (key, rank of parent). Its messages travel
+ * through the parent's transport with tags of their own; the parent must outlive it.
+ *
+ * Collective: over parent. Owner: *out lives in arena; comm->free before the arena goes.
+ */
+Status comm_split(Comm **out, Comm *parent, int color, int key, Arena *arena) MUST_USE;
