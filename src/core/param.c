@@ -59,6 +59,15 @@ Status paramset_layout(ParamSet *set, bool with_grads)
     return OK;
 }
 
+Tensor param_tensor(const Param *p, ParamTensor what)
+{
+    switch (what) {
+    case PARAM_VALUE: return p->value;
+    case PARAM_GRAD: return p->grad;
+    default: return p->moment[what - PARAM_MOMENT_0];
+    }
+}
+
 Param *paramset_find(const ParamSet *set, const char *name)
 {
     for (int i = 0; i < set->n; i++)

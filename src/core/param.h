@@ -44,5 +44,10 @@ Param *paramset_declare(ParamSet *set, const char *name, ParamInit init, int n_d
                         const int64_t *dim);
 /** Give all parameters values (uninitialised) and, if trainable and with_grads, zeroed gradients. */
 Status paramset_layout(ParamSet *set, bool with_grads) MUST_USE;
+
+/** Which of a parameter's tensors. */
+typedef enum ParamTensor { PARAM_VALUE, PARAM_GRAD, PARAM_MOMENT_0, PARAM_MOMENT_1 } ParamTensor;
+Tensor param_tensor(const Param *p, ParamTensor what);
+
 Param *paramset_find(const ParamSet *set, const char *name); /* NULL: not there */
 void paramset_zero_grads(ParamSet *set);

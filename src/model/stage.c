@@ -1,0 +1,314 @@
+#include "model/stage.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Numbers of a model's parameters: the same whatever part of it is declared. No layer has more than this many. */
+enum { ORDERS_PER_LAYER = 64 };
+
+static BlockConfig block_config(const ModelConfig *c, int64_t layer, const RopeTables *rope)
+{
+    return (BlockConfig){
+        .layer = (int)layer,
+        .hidden = c->hidden,
+        .norm_eps = c->norm_eps,
+        .attention = {.n_heads = c->n_heads,
+                      .n_kv_heads = c->n_kv_heads,
+                      .head_dim = c->head_dim,
+                      .bias = c->attention_bias,
+                      .qk_norm = c->family->qk_norm,
+                      .norm_eps = c->norm_eps,
+                      .scale = 1 / sqrt((double)c->head_dim),
+                      .rope = rope},
+        .is_moe = model_config_is_moe(c, layer),
+        .ffn_dense = c->ffn_dense,
+        .moe = {.n_experts = c->n_experts,
+                .top_k = c->experts_per_token,
+                .ffn = c->ffn_expert,
+                .normalise = c->normalise},
+    };
+}
+
+void model_part_declare(ModelPart *part, ParamSet *set, const ModelConfig *config, LayerRange range,
+                        const RopeTables *rope, int64_t chunk)
+{
+    *part = (ModelPart){.range = range, .block = ARENA_NEW(set->arena, Block, range.n)};
+    if (range.has_embedding) {
+        set->next_order = 0;
+        embedding_declare(&part->embedding, set, config->vocab, config->hidden);
+    }
+    for (int64_t i = 0; i < range.n; i++) {
+        BlockConfig block = block_config(config, range.first + i, rope);
+        set->next_order = (range.first + i + 1) * ORDERS_PER_LAYER;
+        block_declare(&part->block[i], set, &block);
+    }
+    if (range.has_head) {
+        set->next_order = (config->n_layers + 1) * ORDERS_PER_LAYER;
+        rmsnorm_declare(&part->norm, set, "model.norm", config->hidden, config->norm_eps);
+        lm_loss_declare(&part->head, set, config->vocab, config->hidden, chunk);
+        part->head.w_vd->tied_copy = config->tied;
+    }
+}
+
+void model_declare_whole(ParamSet *set, const ModelConfig *config)
+{
+    ModelPart part;
+    model_part_declare(&part, set, config, (LayerRange){0, config->n_layers, true, true}, NULL, 0);
+}
+
+void model_link_tied(ParamSet *set)
+{
+    Param *embedding = paramset_find(set, "model.embed_tokens.weight");
+    for (int i = 0; i < set->n && embedding; i++) {
+        if (!set->at[i]->tied_copy) continue;
+        set->at[i]->tied = embedding;
+        embedding->tied = set->at[i];
+    }
+}
+
+static Status new_arenas(Arena **out, int n, const char *name, Arena *model)
+{
+    TRY(arena_alloc(model, out, (size_t)n, sizeof **out));
+    for (int i = 0; i < n; i++) arena_init(&(*out)[i], name);
+    return OK;
+}
+
+Status stage_create(Stage **out, const ModelConfig *config, const ModelPart *part,
+                    const StageConfig *setup, const Backend *be, DType dtype, Arena *model)
+{
+    Stage *s;
+    TRY(arena_alloc(model, &s, 1, sizeof *s));
+    s->config = config;
+    s->part = *part;
+    s->setup = *setup;
+    arena_init(&s->scratch, "scratch");
+    arena_init(&s->passing, "passing");
+    s->run = (Run){.be = be,
+                   .scratch = &s->scratch,
+                   .dtype = dtype,
+                   .dtype_acc = dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32};
+    TRY(new_arenas(&s->f_to_i, setup->n_f_to_i, "f_to_i", model));
+    TRY(new_arenas(&s->f_to_w, setup->n_f_to_w, "f_to_w", model));
+    TRY(new_arenas(&s->i_to_w, setup->n_i_to_w, "i_to_w", model));
+    size_t n = (size_t)part->range.n, m = (size_t)setup->n_microbatches;
+    TRY(arena_alloc(model, &s->saved, (size_t)setup->n_f_to_w, sizeof *s->saved));
+    for (int i = 0; i < setup->n_f_to_w; i++)
+        TRY(arena_alloc(model, &s->saved[i].block, n, sizeof *s->saved[i].block));
+    /* numerics.md 9: the last layer of the model is never recomputed. */
+    s->n_recomputed = (int64_t)((double)config->n_layers * setup->recompute_ratio);
+    if (s->n_recomputed >= config->n_layers) s->n_recomputed = config->n_layers - 1;
+    TRY(arena_alloc(model, &s->ce_m, m, sizeof *s->ce_m));
+    TRY(arena_alloc(model, &s->balancing_raw_ml, m * n, sizeof *s->balancing_raw_ml));
+    TRY(arena_alloc(model, &s->z_raw_ml, m * n, sizeof *s->z_raw_ml));
+    TRY(arena_alloc(model, &s->count_mle, m * n * (size_t)config->n_experts, sizeof *s->count_mle));
+    *out = s;
+    return OK;
+}
+
+void stage_free(Stage *s)
+{
+    if (!s) return;
+    for (int i = 0; i < s->setup.n_f_to_i; i++) arena_free(&s->f_to_i[i]);
+    for (int i = 0; i < s->setup.n_f_to_w; i++) arena_free(&s->f_to_w[i]);
+    for (int i = 0; i < s->setup.n_i_to_w; i++) arena_free(&s->i_to_w[i]);
+    arena_free(&s->scratch);
+    arena_free(&s->passing);
+}
+
+size_t stage_high_water(const Stage *s)
+{
+    size_t bytes = s->scratch.high_water + s->passing.high_water;
+    for (int i = 0; i < s->setup.n_f_to_i; i++) bytes += s->f_to_i[i].high_water;
+    for (int i = 0; i < s->setup.n_f_to_w; i++) bytes += s->f_to_w[i].high_water;
+    for (int i = 0; i < s->setup.n_i_to_w; i++) bytes += s->i_to_w[i].high_water;
+    return bytes;
+}
+
+int64_t stage_growths(const Stage *s)
+{
+    int64_t n = s->scratch.growths + s->passing.growths;
+    for (int i = 0; i < s->setup.n_f_to_i; i++) n += s->f_to_i[i].growths;
+    for (int i = 0; i < s->setup.n_f_to_w; i++) n += s->f_to_w[i].growths;
+    for (int i = 0; i < s->setup.n_i_to_w; i++) n += s->i_to_w[i].growths;
+    return n;
+}
+
+/* ---- the actions ------------------------------------------------------------------------------------------ */
+
+static Tensor hidden(const Stage *s, Arena *arena)
+{
+    return arena_tensor2(arena, s->run.dtype, s->run.mb->n_tokens, s->config->hidden);
+}
+
+static HandOver open_forward(void *self, Slots at, const MicroBatch *mb)
+{
+    Stage *s = self;
+    s->run.mb = mb;
+    arena_reset(&s->f_to_i[at.f_to_i]);
+    if (s->part.range.has_embedding) return (HandOver){0};
+    return (HandOver){hidden(s, &s->f_to_i[at.f_to_i])};
+}
+
+static HandOver open_backward(void *self, Slots at, const MicroBatch *mb)
+{
+    Stage *s = self;
+    s->run.mb = mb;
+    arena_reset(&s->i_to_w[at.i_to_w]);
+    if (s->part.range.has_head) return (HandOver){0};
+    return (HandOver){hidden(s, &s->i_to_w[at.i_to_w])};
+}
+
+static HandOver border(void *self, const MicroBatch *mb)
+{
+    const Stage *s = self;
+    return (HandOver){tensor2(NULL, s->run.dtype, mb->n_tokens, s->config->hidden)};
+}
+
+static RouterStats *stats_of(Stage *s, int64_t i, RouterStats *stats)
+{
+    int64_t n = s->part.range.n, at = s->run.mb->index * n + i;
+    *stats = (RouterStats){.count_e = s->count_mle + at * s->config->n_experts};
+    return s->part.block[i].config.is_moe ? stats : NULL;
+}
+
+static void keep_stats(Stage *s, int64_t i, const RouterStats *stats)
+{
+    int64_t at = s->run.mb->index * s->part.range.n + i;
+    s->balancing_raw_ml[at] = stats->balancing_raw;
+    s->z_raw_ml[at] = stats->z_raw;
+}
+
+/* Norm, head and loss of the last stage on the last layer's output. */
+static void finish_forward(Stage *s, StageSaved *saved, Arena *f_to_i, Tensor y_td,
+                           ForwardMode mode)
+{
+    Run *run = &s->run;
+    const MicroBatch *mb = run->mb;
+    saved->norm.rstd_n = arena_tensor1(f_to_i, run->dtype_acc, mb->n_tokens);
+    if (mode == FORWARD_TRAIN) saved->dh_td = hidden(s, f_to_i);
+    ArenaMark mark = arena_mark(run->scratch);
+    Tensor h_td = hidden(s, run->scratch);
+    rmsnorm_forward(&s->part.norm, &saved->norm, run, h_td, y_td);
+    if (mode == FORWARD_TRAIN)
+        s->ce_m[mb->index] = lm_loss_train(&s->part.head, run, saved->dh_td, h_td);
+    if (mode == FORWARD_LOSS) s->ce_m[mb->index] = lm_loss_eval(&s->part.head, run, h_td);
+    if (s->logits_m) lm_loss_logits(&s->part.head, run, s->logits_m[mb->index], h_td);
+    arena_rewind(run->scratch, mark);
+}
+
+static void forward(void *self, Slots at, const MicroBatch *mb, HandOver y, HandOver x,
+                    ForwardMode mode)
+{
+    Stage *s = self;
+    Run *run = &s->run;
+    run->mb = mb;
+    bool train = mode == FORWARD_TRAIN;
+    int64_t n = s->part.range.n;
+    Arena *f_to_i = &s->f_to_i[at.f_to_i];
+    Arena *f_to_w = train ? &s->f_to_w[at.f_to_w] : &s->passing;
+    StageSaved *saved = &s->saved[train ? at.f_to_w : 0];
+    if (train) arena_reset(f_to_w);
+    Tensor x_td = x.hidden_td;
+    if (s->part.range.has_embedding) {
+        x_td = hidden(s, f_to_i);
+        embedding_forward(&s->part.embedding, run, x_td);
+    }
+    saved->x_td = x_td;
+    /* Forward only, nothing is kept: two buffers take turns. */
+    Tensor turn[2] = {{0}};
+    if (!train)
+        for (int i = 0; i < 2; i++) turn[i] = hidden(s, f_to_i);
+    for (int64_t i = 0; i < n; i++) {
+        bool recomputed = s->part.block[i].config.layer < s->n_recomputed;
+        bool hand_over = i == n - 1 && !s->part.range.has_head;
+        Tensor y_td = hand_over ? y.hidden_td : train ? hidden(s, f_to_i) : turn[i % 2];
+        breadcrumb()->layer = s->part.block[i].config.layer;
+        Arena *kept_i = train && !recomputed ? f_to_i : &s->passing;
+        Arena *kept_w = train && !recomputed ? f_to_w : &s->passing;
+        RouterStats memory, *stats = stats_of(s, i, &memory);
+        block_forward(&s->part.block[i], &saved->block[i], run, kept_i, kept_w, stats, y_td, x_td);
+        if (stats) keep_stats(s, i, stats);
+        arena_reset(&s->passing);
+        saved->block[i].x_td = x_td;
+        x_td = y_td;
+    }
+    breadcrumb()->layer = -1;
+    if (s->part.range.has_head) finish_forward(s, saved, f_to_i, x_td, mode);
+}
+
+static void backward_input(void *self, Slots at, const MicroBatch *mb, HandOver dx, HandOver dy)
+{
+    Stage *s = self;
+    Run *run = &s->run;
+    run->mb = mb;
+    StageSaved *saved = &s->saved[at.f_to_w];
+    Arena *i_to_w = &s->i_to_w[at.i_to_w];
+    Tensor dy_td = dy.hidden_td;
+    if (s->part.range.has_head) {
+        dy_td = hidden(s, i_to_w);
+        rmsnorm_backward_input(&s->part.norm, &saved->norm, run, dy_td, saved->dh_td, 0);
+    }
+    for (int64_t i = s->part.range.n - 1; i >= 0; i--) {
+        const Block *block = &s->part.block[i];
+        BlockSaved *b = &saved->block[i];
+        breadcrumb()->layer = block->config.layer;
+        bool hand_over = i == 0 && !s->part.range.has_embedding;
+        Tensor dx_td = hand_over ? dx.hidden_td : hidden(s, i_to_w);
+        if (block->config.layer < s->n_recomputed) {
+            Tensor y_td = hidden(s, &s->passing);
+            block_forward(block, b, run, i_to_w, i_to_w, NULL, y_td, b->x_td);
+            arena_reset(&s->passing);
+        }
+        block_backward_input(block, b, run, i_to_w, dx_td, dy_td);
+        dy_td = dx_td;
+    }
+    breadcrumb()->layer = -1;
+    saved->dx_td = dy_td;
+}
+
+static void backward_weight(void *self, Slots at, const MicroBatch *mb)
+{
+    Stage *s = self;
+    s->run.mb = mb;
+    const StageSaved *saved = &s->saved[at.f_to_w];
+    for (int64_t i = s->part.range.n - 1; i >= 0; i--) {
+        breadcrumb()->layer = s->part.block[i].config.layer;
+        block_backward_weight(&s->part.block[i], &saved->block[i], &s->run);
+    }
+    breadcrumb()->layer = -1;
+    if (s->part.range.has_embedding)
+        embedding_backward_weight(&s->part.embedding, &s->run, saved->dx_td);
+}
+
+const StageOps stage_ops = {
+    .open_forward = open_forward,
+    .open_backward = open_backward,
+    .border = border,
+    .forward = forward,
+    .backward_input = backward_input,
+    .backward_weight = backward_weight,
+};
+
+void stage_decode(Stage *s, const MicroBatch *mb, KvCache *kv, Tensor logit_1v)
+{
+    Run *run = &s->run;
+    run->mb = mb;
+    run->kv = kv;
+    arena_reset(&s->f_to_i[0]);
+    Tensor turn[2] = {hidden(s, &s->f_to_i[0]), hidden(s, &s->f_to_i[0])};
+    StageSaved *saved = &s->saved[0];
+    embedding_forward(&s->part.embedding, run, turn[0]);
+    int64_t n = s->part.range.n;
+    for (int64_t i = 0; i < n; i++) {
+        block_forward(&s->part.block[i], &saved->block[i], run, &s->passing, &s->passing, NULL,
+                      turn[(i + 1) % 2], turn[i % 2]);
+        arena_reset(&s->passing);
+    }
+    kv->length += mb->n_tokens;
+    run->kv = NULL;
+    Tensor last_1d = tensor_rows(turn[n % 2], mb->n_tokens - 1, 1),
+           h_1d = tensor_rows(turn[(n + 1) % 2], 0, 1);
+    saved->norm.rstd_n = arena_tensor1(&s->f_to_i[0], run->dtype_acc, 1);
+    rmsnorm_forward(&s->part.norm, &saved->norm, run, h_1d, last_1d);
+    lm_loss_logits(&s->part.head, run, logit_1v, h_1d);
+}

@@ -1,0 +1,134 @@
+#include "base/rng.h"
+#include "model/weights.h"
+
+#include <string.h>
+
+static Status check_shape(const HfTensor *t, const ShardTensor *found, Arena *scratch)
+{
+    const SafetensorsEntry *e = found->entry;
+    bool same = e->n_dims == t->n_dims;
+    for (int i = 0; i < t->n_dims && same; i++) same = e->dim[i] == t->dim[i];
+    if (same) return OK;
+    return FAIL(ERR_FORMAT, "%s: tensor %s: shape %s, expected %s from config.json",
+                found->file->path, t->name, shape_text(scratch, e->n_dims, e->dim),
+                shape_text(scratch, t->n_dims, t->dim));
+}
+
+/* A folder of tied embeddings may store the head too, but it must be the embedding. */
+static Status check_alias(const HfTensor *t, const ShardTensor *found, const ShardIndex *index)
+{
+    const ShardTensor *embedding = shard_index_find(index, t->param);
+    if (embedding && embedding->entry->bytes == found->entry->bytes &&
+        memcmp(safetensors_bytes(embedding->file, embedding->entry),
+               safetensors_bytes(found->file, found->entry), found->entry->bytes) == 0)
+        return OK;
+    return FAIL(ERR_FORMAT, "%s: tensor %s: differs from %s although tie_word_embeddings is true",
+                found->file->path, t->name, t->param);
+}
+
+Status hf_load(const HfLayout *layout, const ShardIndex *index, ParamSet *set, Arena *scratch,
+               Log *log)
+{
+    int n_unlisted = 0;
+    for (int i = 0; i < layout->n; i++) {
+        HfTensor *t = &layout->at[i];
+        const ShardTensor *found = shard_index_find(index, t->name);
+        if (!found) return FAIL(ERR_FORMAT, "%s: tensor %s: missing", index->path, t->name);
+        n_unlisted += found->unlisted;
+        if (!t->param) {
+            t->source = found;
+            t->n_dims = found->entry->n_dims;
+            t->count = found->entry->n_elements;
+            if (t->n_dims > 4)
+                return FAIL(ERR_UNSUPPORTED, "%s: tensor %s: %d dims, expected at most 4",
+                            found->file->path, t->name, t->n_dims);
+            for (int d = 0; d < t->n_dims; d++) t->dim[d] = found->entry->dim[d];
+            continue;
+        }
+        ArenaMark mark = arena_mark(scratch);
+        TRY(check_shape(t, found, scratch));
+        arena_rewind(scratch, mark);
+    }
+    if (n_unlisted)
+        log_warning(log,
+                    "%s: %d tensors are in a shard but not in the index; they are used, and listed "
+                    "on export",
+                    index->path, n_unlisted);
+    for (int i = 0; i < layout->n; i++) {
+        const HfTensor *t = &layout->at[i];
+        if (!t->param) continue;
+        const ShardTensor *found = shard_index_find(index, t->name);
+        if (t->alias) {
+            TRY(check_alias(t, found, index));
+            continue;
+        }
+        Param *p = paramset_find(set, t->param);
+        if (p)
+            TRY(shard_tensor_read(found, 0, t->count, p->value.dtype,
+                                  tensor_at(p->value, t->offset)));
+        if (strcmp(t->param, "model.embed_tokens.weight") != 0) continue;
+        for (int j = 0; j < set->n; j++)
+            if (set->at[j]->tied_copy)
+                TRY(shard_tensor_read(found, 0, t->count, set->at[j]->value.dtype,
+                                      tensor_at(set->at[j]->value, t->offset)));
+    }
+    return OK;
+}
+
+Status hf_load_moments(const HfLayout *layout, const ShardIndex *index, ParamSet *set,
+                       ParamTensor what)
+{
+    for (int i = 0; i < layout->n; i++) {
+        const HfTensor *t = &layout->at[i];
+        if (!t->param || t->alias) continue;
+        bool embedding = strcmp(t->param, "model.embed_tokens.weight") == 0;
+        for (int j = 0; j < set->n; j++) {
+            Param *p = set->at[j];
+            if (p->tied_copy ? !embedding : strcmp(p->name, t->param) != 0) continue;
+            Tensor moment = param_tensor(p, what);
+            if (tensor_is_null(moment)) continue;
+            const ShardTensor *found = shard_index_find(index, t->name);
+            if (!found || found->entry->n_elements != t->count)
+                return FAIL(ERR_FORMAT, "%s: tensor %s: %s", index->path, t->name,
+                            found ? "of another size than the parameter" : "missing");
+            TRY(shard_tensor_read(found, 0, t->count, moment.dtype, tensor_at(moment, t->offset)));
+        }
+    }
+    return OK;
+}
+
+static void store(Tensor t, int64_t element, double x)
+{
+    if (t.dtype == DTYPE_F64)
+        ((double *)t.data)[element] = x;
+    else
+        ((float *)t.data)[element] = (float)x;
+}
+
+void hf_init(const ModelConfig *config, ParamSet *set, uint64_t seed, Arena *scratch)
+{
+    ArenaMark mark = arena_mark(scratch);
+    for (int i = 0; i < set->n; i++) {
+        /* One parameter as a set of its own, so that the layout below has just its slices. */
+        Param own = *set->at[i], *one = &own;
+        if (own.tied_copy) {
+            own.tied_copy = false;
+            own.name = "model.embed_tokens.weight";
+        }
+        ParamSet single = {.arena = scratch, .at = &one, .n = 1};
+        HfLayout *layout;
+        if (hf_layout_create(&layout, config, &single, NULL, DTYPE_F32, false, scratch) != OK)
+            die("%s", status_message());
+        for (int k = 0; k < layout->n; k++) {
+            const HfTensor *t = &layout->at[k];
+            uint64_t key = rng_key(seed, t->name);
+            for (int64_t e = 0; e < t->count; e++)
+                store(own.value, t->offset + e,
+                      own.init == PARAM_INIT_NORMAL
+                          ? config->init_range * rng_normal(key, (uint64_t)e)
+                      : own.init == PARAM_INIT_ONES ? 1
+                                                    : 0);
+        }
+        arena_rewind(scratch, mark);
+    }
+}

@@ -1,0 +1,233 @@
+#include "io/file.h"
+#include "io/json.h"
+#include "model/weights.h"
+
+#include <string.h>
+
+/* Which tensors go out, to which files, and the index beside them. */
+typedef struct Plan {
+    int n;
+    int *tensor;      /* [n] in layout->at */
+    TensorDecl *decl; /* [n] */
+    int n_files;
+    const char **file_name;
+    int *file_of;           /* [n] */
+    const char *index_text; /* NULL: none */
+    size_t index_bytes;
+} Plan;
+
+static Status index_json(Plan *plan, Arena *arena)
+{
+    json_t *root = json_object(), *map = json_object(), *metadata = json_object();
+    int64_t total = 0;
+    Status status = OK;
+    for (int i = 0; i < plan->n && status == OK; i++) {
+        size_t bytes = 0;
+        status = tensor_decl_bytes(&plan->decl[i], &bytes);
+        total += (int64_t)bytes;
+        json_object_set_new(map, plan->decl[i].name,
+                            json_string(plan->file_name[plan->file_of[i]]));
+    }
+    json_object_set_new(metadata, "total_size", json_integer(total));
+    json_object_set_new(root, "metadata", metadata);
+    json_object_set_new(root, "weight_map", map);
+    char *text = NULL;
+    if (status == OK) status = json_to_text(arena, root, &text, &plan->index_bytes);
+    plan->index_text = text;
+    json_decref(root);
+    return status;
+}
+
+/* The source's file per tensor; one that has none joins the first. */
+static Status plan_as_source(Plan *plan, const HfLayout *layout, Arena *arena)
+{
+    TRY(arena_alloc(arena, &plan->file_name, (size_t)plan->n + 1, sizeof *plan->file_name));
+    TRY(arena_alloc(arena, &plan->file_of, (size_t)plan->n, sizeof *plan->file_of));
+    for (int i = 0; i < plan->n; i++) {
+        const char *file = layout->at[plan->tensor[i]].file;
+        int f = 0;
+        while (f < plan->n_files && strcmp(plan->file_name[f], file) != 0) f++;
+        if (f == plan->n_files) plan->file_name[plan->n_files++] = file;
+        plan->file_of[i] = f;
+    }
+    return layout->sharded ? index_json(plan, arena) : OK;
+}
+
+static Status make_plan(Plan *plan, const HfLayout *layout, const HfWrite *how, const bool *present,
+                        Arena *arena)
+{
+    bool from_source = how->keep_files;
+    TRY(arena_alloc(arena, &plan->tensor, (size_t)layout->n, sizeof *plan->tensor));
+    TRY(arena_alloc(arena, &plan->decl, (size_t)layout->n, sizeof *plan->decl));
+    for (int i = 0; i < layout->n; i++) {
+        const HfTensor *t = &layout->at[i];
+        if ((present && !present[i]) || (!how->aliases && (t->alias || !t->param))) continue;
+        if (!t->file) from_source = false;
+        DType dtype = how->dtype == DTYPE_COUNT || !t->param ? t->dtype : how->dtype;
+        plan->tensor[plan->n] = i;
+        plan->decl[plan->n++] = (TensorDecl){t->name, dtype, t->n_dims, t->dim};
+    }
+    if (from_source && !how->only_file) return plan_as_source(plan, layout, arena);
+    ShardPlan shards;
+    TRY(shard_plan(&shards, plan->decl, plan->n,
+                   how->only_file         ? INT64_MAX
+                   : how->max_shard_bytes ? how->max_shard_bytes
+                                          : 5000000000,
+                   arena));
+    plan->n_files = shards.n_shards;
+    plan->file_name = shards.file_name;
+    plan->file_of = shards.shard_of;
+    if (how->only_file && plan->n_files) plan->file_name[0] = how->only_file;
+    if (plan->n_files > 1) {
+        plan->index_text = shards.index_text;
+        plan->index_bytes = shards.index_bytes;
+    }
+    return OK;
+}
+
+/* This rank's part of one file. */
+static Status write_own(SafetensorsWriter *writer, const Plan *plan, int file,
+                        const HfLayout *layout, const ParamSet *set, const HfWrite *how,
+                        bool first_rank)
+{
+    for (int i = 0; i < plan->n; i++) {
+        const HfTensor *t = &layout->at[plan->tensor[i]];
+        if (plan->file_of[i] != file) continue;
+        if (!t->param) {
+            if (first_rank)
+                TRY(safetensors_write_raw(writer, t->name, 0, t->count,
+                                          safetensors_bytes(t->source->file, t->source->entry)));
+            continue;
+        }
+        const Param *p = paramset_find(set, t->param);
+        if (!p) continue;
+        Tensor data = param_tensor(p, how->what);
+        if (tensor_is_null(data)) return FAIL(ERR_FORMAT, "tensor %s: nothing to write", t->name);
+        TRY(safetensors_write_f32(writer, t->name, 0, t->count, tensor_at(data, t->offset)));
+    }
+    return OK;
+}
+
+/* One file by all ranks: rank 0 lays it out, all fill in their slices, rank 0 counts and renames. */
+static Status write_file(const Plan *plan, int file, const HfLayout *layout, const ParamSet *set,
+                         Comm *comm, const HfWrite *how, Arena *scratch)
+{
+    TensorDecl *decl = ARENA_NEW(scratch, TensorDecl, plan->n);
+    int n = 0;
+    for (int i = 0; i < plan->n; i++)
+        if (plan->file_of[i] == file) decl[n++] = plan->decl[i];
+    bool first = comm->rank == 0;
+    SafetensorsWriter *writer = NULL;
+    const char *path = path_join(scratch, how->dir, plan->file_name[file]);
+    Status status = safetensors_writer_create(&writer, path, decl, n, scratch);
+    if (status == OK && first) status = safetensors_writer_begin(writer);
+    status = comm_agree(comm, status);
+    if (status == OK && !first) status = safetensors_writer_join(writer);
+    if (status == OK) status = write_own(writer, plan, file, layout, set, how, first);
+    status = comm_agree(comm, status);
+    if (status != OK) {
+        safetensors_writer_abort(&writer);
+        return status;
+    }
+    int n_counts;
+    int64_t *counts = safetensors_writer_counts(writer, &n_counts);
+    TRY(comm_sum_i64(comm, counts, n_counts));
+    if (!first) status = safetensors_writer_leave(&writer);
+    status = comm_agree(comm, status);
+    if (!first) return comm_agree(comm, status);
+    if (status != OK)
+        safetensors_writer_abort(&writer);
+    else
+        status = safetensors_writer_finish(&writer);
+    return comm_agree(comm, status);
+}
+
+Status hf_write(const HfLayout *layout, const ParamSet *set, Comm *comm, const HfWrite *how,
+                const bool *present, Arena *scratch)
+{
+    ArenaMark mark = arena_mark(scratch);
+    Plan plan = {0};
+    TRY(comm_agree(comm, make_plan(&plan, layout, how, present, scratch)));
+    for (int f = 0; f < plan.n_files; f++)
+        TRY(write_file(&plan, f, layout, set, comm, how, scratch));
+    Status status = OK;
+    if (comm->rank == 0 && plan.index_text && !how->only_file)
+        status = file_write_atomic(path_join(scratch, how->dir, "model.safetensors.index.json"),
+                                   plan.index_text, plan.index_bytes);
+    arena_rewind(scratch, mark);
+    return comm_agree(comm, status);
+}
+
+/* Everything in a folder that is no weights, or a folder of ours. */
+static bool is_side_file(const char *name)
+{
+    static const char *const patterns[] = {"*.safetensors",
+                                           "*.safetensors.index.json",
+                                           "*.bin",
+                                           "*.bin.index.json",
+                                           "*.pt",
+                                           "*.pth",
+                                           "*.gguf",
+                                           "*.tmp",
+                                           ".*",
+                                           "state.json",
+                                           "manifest.json",
+                                           NULL};
+    for (const char *const *p = patterns; *p; p++)
+        if (text_matches(*p, name)) return false;
+    return true;
+}
+
+Status hf_copy_side_files(const char *to, const char *from, Arena *scratch)
+{
+    ArenaMark mark = arena_mark(scratch);
+    char **names;
+    int n;
+    TRY(dir_list(scratch, from, &names, &n));
+    for (int i = 0; i < n; i++) {
+        const char *path = path_join(scratch, from, names[i]);
+        if (is_side_file(names[i]) && file_exists(path))
+            TRY(file_copy(path_join(scratch, to, names[i]), path));
+    }
+    arena_rewind(scratch, mark);
+    return OK;
+}
+
+/* The text between the quotes after "key": in JSON text, or NULL. Only a top-level key of a string value is meant, and config.json has no other. */
+static char *find_value(char *text, const char *key, size_t *n)
+{
+    for (char *at = text; (at = strstr(at, key)); at++) {
+        char *c = at + strlen(key);
+        c += strspn(c, " \t\r\n");
+        if (*c++ != ':') continue;
+        c += strspn(c, " \t\r\n");
+        if (*c++ != '"') continue;
+        *n = strcspn(c, "\"");
+        return c;
+    }
+    return NULL;
+}
+
+Status hf_write_config(const char *to, const char *from, DType dtype, Arena *scratch)
+{
+    TRY(hf_copy_side_files(to, from, scratch));
+    if (dtype == DTYPE_COUNT) return OK;
+    static const char *const names[] = {[DTYPE_F32] = "float32",
+                                        [DTYPE_F64] = "float64",
+                                        [DTYPE_BF16] = "bfloat16",
+                                        [DTYPE_F16] = "float16"};
+    static const char *const keys[] = {"\"torch_dtype\"", "\"dtype\""};
+    ArenaMark mark = arena_mark(scratch);
+    char *text;
+    TRY(file_read(scratch, path_join(scratch, from, "config.json"), &text, NULL));
+    for (int i = 0; i < 2; i++) {
+        size_t n;
+        char *value = find_value(text, keys[i], &n);
+        if (value)
+            text = text_format(scratch, "%.*s%s%s", (int)(value - text), text, names[dtype],
+                               value + n);
+    }
+    TRY(file_write_atomic(path_join(scratch, to, "config.json"), text, strlen(text)));
+    arena_rewind(scratch, mark);
+    return OK;
+}
