@@ -463,21 +463,55 @@ Status option_read(void *base, const OptionSpec *spec, const char *place, const 
 Status option_defaults(void *base, const OptionSpec *specs, Arena *arena)
 {
     for (const OptionSpec *spec = specs; spec->name; spec++) {
-        Yaml yaml;
-        TRY(yaml_parse(&yaml, "default", spec->fallback, strlen(spec->fallback), arena));
+        if (!spec->fallback) {
+            set_unset(spec, field_of(base, spec));
+            continue;
+        }
+        YamlDoc yaml;
+        TRY(yaml_doc_parse(&yaml, "default", spec->fallback, strlen(spec->fallback), arena));
         Reading reading = {spec, "default", spec->name, arena};
         void *field = field_of(base, spec);
         Status st = read_known(&reading, yaml.root, field);
         if (st == OK && check_built(&reading, field) != OK) {
             size_t n = strcspn(spec->built, " ");
-            yaml_free(&yaml);
-            st = yaml_parse(&yaml, "default", spec->built, n, arena);
+            yaml_doc_free(&yaml);
+            st = yaml_doc_parse(&yaml, "default", spec->built, n, arena);
             if (st == OK) st = read_known(&reading, yaml.root, field);
         }
-        yaml_free(&yaml);
+        yaml_doc_free(&yaml);
         TRY(st);
     }
     return OK;
+}
+
+static Status append_to_texts(void *field, const char *text, Arena *arena)
+{
+    AnyList list;
+    memcpy(&list, field, sizeof list);
+    const char **grown = ARENA_NEW(arena, const char *, list.n + 1);
+    if (list.n) memcpy(grown, list.at, (size_t)list.n * sizeof *grown);
+    grown[list.n++] = text;
+    list.at = grown;
+    memcpy(field, &list, sizeof list);
+    return OK;
+}
+
+Status option_read_text(void *base, const OptionSpec *spec, const char *place, const char *text,
+                        Arena *arena)
+{
+    void *field = field_of(base, spec);
+    if (spec->type == OPT_TEXT) {
+        *(const char **)field = text_copy(arena, text);
+        return OK;
+    }
+    if (spec->type == OPT_TEXTS) return append_to_texts(field, text_copy(arena, text), arena);
+    const char *at = text_format(arena, "%s: --%s", place, spec->name);
+    YamlDoc yaml;
+    TRY(yaml_doc_parse(&yaml, at, text, strlen(text), arena));
+    Reading reading = {spec, place, text_format(arena, "--%s", spec->name), arena};
+    Status st = read_value(&reading, yaml.root, field);
+    yaml_doc_free(&yaml);
+    return st;
 }
 
 /* ---- writing ------------------------------------------------------------------------------------ */

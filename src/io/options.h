@@ -77,7 +77,7 @@ struct OptionSpec {
     const char *name; /* NULL ends a table */
     OptionType type;
     size_t offset, size;  /* of the field; see OPTION_AT */
-    const char *fallback; /* the default, as YAML text */
+    const char *fallback; /* the default, as YAML text; NULL: no value */
     OptionLimit limit;
     const char *help;
     const char *unset; /* NULL: a value is needed */
@@ -124,6 +124,9 @@ typedef struct OptionSection {
 
 /** All defaults into base (a struct the rows fit). Errors: only those of a wrong row. */
 Status option_defaults(void *base, const OptionSpec *specs, Arena *arena) MUST_USE;
+/** One value from a tree; key names it in messages. */
+Status option_read(void *base, const OptionSpec *spec, const char *place, const char *key,
+                   const json_t *value, Arena *arena) MUST_USE;
 /** One value from a command line's text. Texts are taken as they are, all else is read as YAML. Appends to OPT_TEXTS. */
 Status option_read_text(void *base, const OptionSpec *spec, const char *place, const char *text,
                         Arena *arena) MUST_USE;
@@ -134,13 +137,18 @@ void option_append_expected(TextBuffer *out, const OptionSpec *spec);
 
 Status options_defaults(void *base, const OptionSection *sections, Arena *arena) MUST_USE;
 /** Read a whole tree over what base holds. An empty section is allowed; an unknown one is an error that names the nearest. */
-Status options_read(void *base, const OptionSection *sections, const Yaml *yaml,
+Status options_read(void *base, const OptionSection *sections, const YamlDoc *yaml,
                     Arena *arena) MUST_USE;
 /** One "section.key=value", the value a YAML scalar or flow list. */
 Status options_set(void *base, const OptionSection *sections, const char *assignment,
                    Arena *arena) MUST_USE;
 /** The whole as YAML that options_read reads back to the same values. */
 void options_dump(TextBuffer *out, const OptionSection *sections, const void *base);
+/** Visit the values that differ between two structs: key, both as YAML, and the row. */
+void options_compare(const OptionSection *sections, const void *a, const void *b, Arena *arena,
+                     void (*differs)(void *context, const char *key, const char *in_a,
+                                     const char *in_b, const OptionSpec *spec),
+                     void *context);
 /** A line or two per key: name, default, what it is and may be. */
 void options_help(TextBuffer *out, const OptionSection *sections);
 

@@ -113,7 +113,7 @@ json_t *yaml_plain(const char *text, size_t bytes, const char **why)
 
 typedef struct Reader {
     yaml_parser_t parser;
-    Yaml *yaml;
+    YamlDoc *yaml;
     Arena *arena;
 } Reader;
 
@@ -145,7 +145,7 @@ static Status next_event(Reader *reader, yaml_event_t *event)
 
 static void remember_place(Reader *reader, const char *path, yaml_mark_t mark)
 {
-    Yaml *yaml = reader->yaml;
+    YamlDoc *yaml = reader->yaml;
     if (yaml->n_places == yaml->capacity) {
         yaml->capacity = 2 * yaml->capacity + 64;
         YamlPlace *places = ARENA_NEW(reader->arena, YamlPlace, yaml->capacity);
@@ -332,9 +332,9 @@ static Status read_stream(Reader *reader, json_t **out)
     }
 }
 
-Status yaml_parse(Yaml *out, const char *name, const char *text, size_t bytes, Arena *arena)
+Status yaml_doc_parse(YamlDoc *out, const char *name, const char *text, size_t bytes, Arena *arena)
 {
-    Yaml yaml = {.name = text_copy(arena, name)};
+    YamlDoc yaml = {.name = text_copy(arena, name)};
     if (bytes > MAX_BYTES)
         return FAIL(ERR_FORMAT, "%s: too large for a configuration (found %zu bytes, at most %d)",
                     name, bytes, (int)MAX_BYTES);
@@ -351,21 +351,21 @@ Status yaml_parse(Yaml *out, const char *name, const char *text, size_t bytes, A
     return OK;
 }
 
-Status yaml_read_file(Yaml *out, const char *path, Arena *arena)
+Status yaml_doc_read(YamlDoc *out, const char *path, Arena *arena)
 {
     char *text;
     size_t bytes;
     TRY(file_read(arena, path, &text, &bytes));
-    return yaml_parse(out, path, text, bytes, arena);
+    return yaml_doc_parse(out, path, text, bytes, arena);
 }
 
-void yaml_free(Yaml *yaml)
+void yaml_doc_free(YamlDoc *yaml)
 {
     json_decref(yaml->root);
-    *yaml = (Yaml){0};
+    *yaml = (YamlDoc){0};
 }
 
-const char *yaml_place(const Yaml *yaml, const char *path, Arena *arena)
+const char *yaml_doc_place(const YamlDoc *yaml, const char *path, Arena *arena)
 {
     for (int i = 0; i < yaml->n_places; i++)
         if (!strcmp(yaml->places[i].path, path))

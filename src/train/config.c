@@ -1,0 +1,271 @@
+#include "train/config.h"
+
+#include "pipeline/schedule.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+Status config_defaults(TrainConfig *out, Arena *arena)
+{
+    TrainConfig config = {0};
+    TRY(options_defaults(&config, config_sections(), arena));
+    *out = config;
+    return OK;
+}
+
+static Status finish(TrainConfig *config, const char *place)
+{
+    config_resolve(config);
+    return config_check(config, place);
+}
+
+Status config_load(TrainConfig *out, const char *path, const char *const *sets, int n_sets,
+                   Arena *arena)
+{
+    TrainConfig config;
+    TRY(config_defaults(&config, arena));
+    if (path) {
+        YamlDoc yaml;
+        TRY(yaml_doc_read(&yaml, path, arena));
+        Status st = options_read(&config, config_sections(), &yaml, arena);
+        yaml_doc_free(&yaml);
+        TRY(st);
+    }
+    for (int i = 0; i < n_sets; i++) TRY(options_set(&config, config_sections(), sets[i], arena));
+    TRY(finish(&config, path ? path : "configuration"));
+    *out = config;
+    return OK;
+}
+
+Status config_parse(TrainConfig *out, const char *place, const char *text, size_t bytes,
+                    Arena *arena)
+{
+    TrainConfig config;
+    TRY(config_defaults(&config, arena));
+    YamlDoc yaml;
+    TRY(yaml_doc_parse(&yaml, place, text, bytes, arena));
+    Status st = options_read(&config, config_sections(), &yaml, arena);
+    yaml_doc_free(&yaml);
+    TRY(st);
+    TRY(finish(&config, place));
+    *out = config;
+    return OK;
+}
+
+/* ---- what follows from other keys ------------------------------------------------------------------ */
+
+/* NULL: not a name of the table. */
+static const ScheduleKind *schedule_kind(const char *name)
+{
+    for (const ScheduleKind *kind = schedule_kinds; kind->name; kind++)
+        if (!strcmp(kind->name, name)) return kind;
+    return NULL;
+}
+
+void config_resolve(TrainConfig *config)
+{
+    ParallelSection *parallel = &config->parallel;
+    TrainSection *train = &config->train;
+    const ScheduleKind *kind = schedule_kind(parallel->schedule);
+    if (parallel->num_virtual_stages < 0)
+        parallel->num_virtual_stages = kind ? kind->n_virtual_default : 1;
+    if (train->steps < 0 && isnan(train->epochs)) train->epochs = 1;
+    if (config->data.seed < 0) config->data.seed = train->seed;
+    if (config->lr_schedule.lr_min > config->optimizer.lr)
+        config->lr_schedule.lr_min = config->optimizer.lr;
+}
+
+/* ---- combinations ---------------------------------------------------------------------------------- */
+
+static bool is_csv(const char *name)
+{
+    size_t n = strlen(name);
+    return n >= 4 && !strcmp(name + n - 4, ".csv");
+}
+
+static Status check_schedule(const ParallelSection *parallel, const char *place)
+{
+    const char *name = parallel->schedule;
+    if (is_csv(name) || !strcmp(name, "auto"))
+        return FAIL(ERR_UNSUPPORTED, "%s: parallel.schedule: %s is not available yet", place, name);
+    const ScheduleKind *kind = schedule_kind(name);
+    if (!kind) {
+        Status st = schedule_find(&kind, name);
+        return FAIL(st == OK ? ERR_USAGE : st, "%s: parallel.schedule: %s", place,
+                    status_message());
+    }
+    if (!kind->generate)
+        return FAIL(ERR_UNSUPPORTED, "%s: parallel.schedule: %s is not available yet", place, name);
+    int v = parallel->num_virtual_stages;
+    if (v < kind->n_virtual_min || v > kind->n_virtual_max)
+        return FAIL(ERR_USAGE,
+                    "%s: parallel.num_virtual_stages: does not fit parallel.schedule %s (found %d, "
+                    "expected %d to %d)",
+                    place, name, v, kind->n_virtual_min, kind->n_virtual_max);
+    /* The one an explicit number cannot ask for: a schedule whose own default needs several. */
+    if (v != 1)
+        return FAIL(ERR_UNSUPPORTED,
+                    "%s: parallel.schedule: %s with %d virtual stages is not available yet", place,
+                    name, v);
+    return OK;
+}
+
+static Status check_layer_split(const ParallelSection *parallel, const char *place)
+{
+    const IntList *split = &parallel->layer_split;
+    int n_stages = parallel->pp_size * parallel->num_virtual_stages;
+    if (split->at && split->n != n_stages)
+        return FAIL(ERR_USAGE,
+                    "%s: parallel.layer_split: needs a count for each stage (found %d counts, "
+                    "expected %d = pp_size %d * num_virtual_stages %d)",
+                    place, split->n, n_stages, parallel->pp_size, parallel->num_virtual_stages);
+    return OK;
+}
+
+Status config_check(const TrainConfig *config, const char *place)
+{
+    const TrainSection *train = &config->train;
+    if (train->steps >= 0 && !isnan(train->epochs))
+        return FAIL(ERR_USAGE,
+                    "%s: train.steps and train.epochs are both given (found %lld and %g, expected "
+                    "one of them to be null)",
+                    place, (long long)train->steps, train->epochs);
+    const LrScheduleSection *lr = &config->lr_schedule;
+    if (lr->warmup >= 1 && lr->warmup != floor(lr->warmup))
+        return FAIL(ERR_USAGE,
+                    "%s: lr_schedule.warmup: from 1 on it counts steps (found %g, expected a whole "
+                    "number, or a share below 1)",
+                    place, lr->warmup);
+    const ParallelSection *parallel = &config->parallel;
+    TRY(check_schedule(parallel, place));
+    TRY(check_layer_split(parallel, place));
+    int dp = parallel->dp_size < 0 ? 1 : parallel->dp_size;
+    if (train->global_batch_size % dp)
+        return FAIL(ERR_USAGE,
+                    "%s: train.global_batch_size must divide by parallel.dp_size (found %lld and "
+                    "%d)",
+                    place, (long long)train->global_batch_size, dp);
+    return OK;
+}
+
+Status config_require_run(const TrainConfig *config, const char *place)
+{
+    if (!config->train.output)
+        return FAIL(ERR_USAGE, "%s: train.output: missing (expected the folder of the run)", place);
+    if (!config->data.train.n)
+        return FAIL(ERR_USAGE, "%s: data.train: no data (found [], expected files)", place);
+    return OK;
+}
+
+Status config_fit_world(TrainConfig *config, bool launched, int n_world, const char *place,
+                        int *n_ranks)
+{
+    ParallelSection *p = &config->parallel;
+    int64_t others = (int64_t)p->pp_size * p->sp_size * p->tp_size;
+    int64_t dp = p->dp_size;
+    if (dp < 0) {
+        if (launched && (n_world < others || n_world % others))
+            return FAIL(ERR_USAGE,
+                        "%s: parallel.dp_size null: the %d ranks started do not divide by pp_size "
+                        "%d * sp_size %d * tp_size %d = %lld",
+                        place, n_world, p->pp_size, p->sp_size, p->tp_size, (long long)others);
+        dp = launched ? n_world / others : 1;
+    }
+    int64_t product = others * dp;
+    if (launched && product != n_world)
+        return FAIL(ERR_USAGE,
+                    "%s: parallel: pp_size %d * dp_size %lld * sp_size %d * tp_size %d = %lld "
+                    "ranks, but %d were started",
+                    place, p->pp_size, (long long)dp, p->sp_size, p->tp_size, (long long)product,
+                    n_world);
+    if (product > 65536)
+        return FAIL(ERR_USAGE, "%s: parallel: %lld ranks (at most 65536)", place,
+                    (long long)product);
+    if (dp * p->sp_size % p->ep_size)
+        return FAIL(ERR_USAGE,
+                    "%s: parallel.ep_size must divide dp_size * sp_size (found %d, and %lld * %d)",
+                    place, p->ep_size, (long long)dp, p->sp_size);
+    if (dp != 1)
+        return FAIL(ERR_UNSUPPORTED,
+                    "%s: parallel.dp_size: %lld is not available yet (available: 1)", place,
+                    (long long)dp);
+    if (config->train.global_batch_size % dp)
+        return FAIL(ERR_USAGE,
+                    "%s: train.global_batch_size must divide by parallel.dp_size (found %lld and "
+                    "%lld)",
+                    place, (long long)config->train.global_batch_size, (long long)dp);
+    p->dp_size = (int)dp;
+    *n_ranks = (int)product;
+    return OK;
+}
+
+/* ---- text ------------------------------------------------------------------------------------------ */
+
+void config_dump(TextBuffer *out, const TrainConfig *config)
+{
+    options_dump(out, config_sections(), config);
+}
+
+void config_help(TextBuffer *out)
+{
+    options_help(out, config_sections());
+}
+
+/* ---- resume ---------------------------------------------------------------------------------------- */
+
+typedef struct Changes {
+    Arena *arena;
+    ConfigChange *at;
+    int n, capacity;
+} Changes;
+
+static void add_change(void *context, const char *key, const char *before, const char *after,
+                       const OptionSpec *spec)
+{
+    Changes *changes = context;
+    if (changes->n == changes->capacity) {
+        changes->capacity = 2 * changes->capacity + 16;
+        ConfigChange *grown = ARENA_NEW(changes->arena, ConfigChange, changes->capacity);
+        if (changes->n) memcpy(grown, changes->at, (size_t)changes->n * sizeof *grown);
+        changes->at = grown;
+    }
+    changes->at[changes->n++] = (ConfigChange){key, before, after, spec->maths};
+}
+
+void config_diff(const TrainConfig *before, const TrainConfig *after, Arena *arena,
+                 ConfigChange **out, int *n)
+{
+    Changes changes = {.arena = arena};
+    options_compare(config_sections(), before, after, arena, add_change, &changes);
+    *out = changes.at;
+    *n = changes.n;
+}
+
+/* With a constant rate a longer run is the shorter one, continued. */
+static bool only_longer(const char *key, const TrainConfig *before, const TrainConfig *after)
+{
+    if (after->lr_schedule.type != LR_CONSTANT) return false;
+    if (!strcmp(key, "train.steps"))
+        return before->train.steps >= 0 && after->train.steps > before->train.steps;
+    return !strcmp(key, "train.epochs") && after->train.epochs > before->train.epochs;
+}
+
+Status config_check_resume(const TrainConfig *before, const TrainConfig *after, const char *place,
+                           Arena *arena)
+{
+    ConfigChange *change;
+    int n;
+    config_diff(before, after, arena, &change, &n);
+    for (int i = 0; i < n; i++) {
+        if (!change[i].maths || only_longer(change[i].key, before, after)) continue;
+        bool length =
+            !strcmp(change[i].key, "train.steps") || !strcmp(change[i].key, "train.epochs");
+        return FAIL(ERR_USAGE,
+                    "%s: %s changed since the checkpoint, which alters the maths (found %s, "
+                    "expected %s%s; --override goes on all the same)",
+                    place, change[i].key, change[i].after, change[i].before,
+                    length ? " or, with lr_schedule.type constant, more" : "");
+    }
+    return OK;
+}
