@@ -386,6 +386,16 @@ static bool is_unset_word(const OptionSpec *spec, const json_t *value)
     return json_is_string(value) && !strcmp(json_string_value(value), spec->unset);
 }
 
+static bool is_built(const OptionSpec *spec, const char *text)
+{
+    for (const char *words = spec->built;; words++) {
+        size_t n = strcspn(words, " ");
+        if (n == strlen(text) && !strncmp(words, text, n)) return true;
+        words += n;
+        if (!*words) return false;
+    }
+}
+
 /* Known, in range, but not there: the value's own text must be among the built ones. */
 static Status check_built(const Reading *reading, const void *field)
 {
@@ -393,18 +403,19 @@ static Status check_built(const Reading *reading, const void *field)
     if (!spec->built) return OK;
     TextBuffer text;
     text_buffer_init(&text, reading->arena);
-    /* The field's own offset is taken off, so that a field outside of its struct can be printed. */
-    OptionSpec here = *spec;
-    here.offset = 0;
-    option_append(&text, &here, field);
-    const char *words = spec->built;
-    for (;;) {
-        size_t n = strcspn(words, " ");
-        if (n == text.length && !strncmp(words, text.text, n)) return OK;
-        if (spec->type == OPT_NAMES && text.length == n + 2 && !strncmp(words, text.text + 1, n))
-            return OK;
-        if (!words[n]) break;
-        words += n + 1;
+    if (spec->type == OPT_NAMES) {
+        TextList list;
+        memcpy(&list, field, sizeof list);
+        int bad = 0;
+        while (bad < list.n && is_built(spec, list.at[bad])) bad++;
+        if (bad == list.n) return OK;
+        yaml_append_text(&text, list.at[bad]);
+    } else {
+        /* The field's own offset is taken off: the field is printed alone, without its struct. */
+        OptionSpec here = *spec;
+        here.offset = 0;
+        option_append(&text, &here, field);
+        if (is_built(spec, text.text)) return OK;
     }
     return FAIL(ERR_UNSUPPORTED, "%s: %s: %s is not available yet (available: %s)", reading->place,
                 reading->key, text.text, spec->built);
@@ -512,6 +523,17 @@ Status option_read_text(void *base, const OptionSpec *spec, const char *place, c
     Status st = read_value(&reading, yaml.root, field);
     yaml_doc_free(&yaml);
     return st;
+}
+
+void option_append_default(TextBuffer *out, const OptionSpec *spec)
+{
+    const char *text = spec->fallback ? spec->fallback : "null";
+    size_t n = strlen(text);
+    if (spec->built && spec->type != OPT_NAMES && !is_built(spec, text)) {
+        text = spec->built;
+        n = strcspn(text, " ");
+    }
+    text_append(out, text, n);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------ */

@@ -199,28 +199,6 @@ void options_compare(const OptionSection *sections, const void *a, const void *b
     }
 }
 
-/* The default as it takes effect: the first available one where the named one is not. */
-static void append_default(TextBuffer *out, const OptionSpec *spec)
-{
-    if (!spec->built) {
-        text_append_format(out, "%s", spec->fallback);
-        return;
-    }
-    size_t first = strcspn(spec->built, " ");
-    for (const char *word = spec->built;;) {
-        size_t n = strcspn(word, " ");
-        if (n == strlen(spec->fallback) && !strncmp(word, spec->fallback, n)) break;
-        if (spec->type == OPT_NAMES || !word[n]) {
-            bool list = spec->type == OPT_NAMES;
-            text_append_format(out, "%s", list ? spec->fallback : "");
-            if (!list) text_append(out, spec->built, first);
-            return;
-        }
-        word += n + 1;
-    }
-    text_append_format(out, "%s", spec->fallback);
-}
-
 void options_help(TextBuffer *out, const OptionSection *sections)
 {
     for (const OptionSection *section = sections; section->name; section++) {
@@ -229,7 +207,7 @@ void options_help(TextBuffer *out, const OptionSection *sections)
         for (const OptionSpec *spec = section->specs; spec->name; spec++) {
             size_t start = out->length;
             text_append_format(out, "  %s: ", spec->name);
-            append_default(out, spec);
+            option_append_default(out, spec);
             int pad = HELP_COLUMN - (int)(out->length - start);
             text_append_format(out, "%*s# %s\n%*s# ", pad > 1 ? pad : 1, "", spec->help,
                                HELP_COLUMN, "");

@@ -132,6 +132,8 @@ Status option_read_text(void *base, const OptionSpec *spec, const char *place, c
                         Arena *arena) MUST_USE;
 /** Append the value, as YAML in one line. */
 void option_append(TextBuffer *out, const OptionSpec *spec, const void *base);
+/** Append the default as it takes effect: the first available value where the default is not built. */
+void option_append_default(TextBuffer *out, const OptionSpec *spec);
 /** Append what the row allows: "a whole number of at least 1, or null". */
 void option_append_expected(TextBuffer *out, const OptionSpec *spec);
 
