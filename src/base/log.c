@@ -68,6 +68,14 @@ void log_warning(Log *log, const char *format, ...)
     put(log, true, "warning: ", text);
 }
 
+void log_file_line(Log *log, const char *format, ...)
+{
+    if (!log) return;
+    char text[3072];
+    FORMAT_INTO(text, format);
+    put(log, false, "", text);
+}
+
 void log_progress(Log *log, const char *format, ...)
 {
     if (!log || !log->to_stderr || !log->terminal) return;

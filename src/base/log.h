@@ -19,5 +19,7 @@ void log_close(Log *log);
 void log_line(Log *log, const char *format, ...) PRINTF_LIKE(2, 3);
 /** The same with "warning: " before it, shown by every rank. */
 void log_warning(Log *log, const char *format, ...) PRINTF_LIKE(2, 3);
+/** To log.txt alone. */
+void log_file_line(Log *log, const char *format, ...) PRINTF_LIKE(2, 3);
 /** On a terminal one line that the next overwrites; elsewhere nothing (the caller logs plain lines). */
 void log_progress(Log *log, const char *format, ...) PRINTF_LIKE(2, 3);

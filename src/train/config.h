@@ -38,18 +38,18 @@ typedef struct ParallelSection {
     int zero_stage;
 } ParallelSection;
 
-typedef struct DataSource {
+typedef struct ConfigSource {
     const char *path; /* file, folder or glob */
     double ratio;     /* none: all of it, once an epoch */
-} DataSource;
+} ConfigSource;
 
-typedef struct DataSources {
-    DataSource *at;
+typedef struct ConfigSources {
+    ConfigSource *at;
     int n;
-} DataSources;
+} ConfigSources;
 
 typedef struct DataSection {
-    DataSources train, eval;
+    ConfigSources train, eval;
     DataFormat format;
     PackKind pack;
     int64_t max_length;

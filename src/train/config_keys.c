@@ -49,13 +49,13 @@ static const OptionSpec parallel_rows[] = {
     {0}};
 #undef AT
 static const OptionSpec source_rows[] = {
-    {"path",  OPT_TEXT, OPTION_AT(DataSource, path),  NULL,   OPTION_ANY, .help = "file, folder or glob"},
-    {"ratio", OPT_REAL, OPTION_AT(DataSource, ratio), "null", OPTION_ABOVE(0), .help = "how often it is used an epoch", .unset = "null", .built = "null"},
+    {"path",  OPT_TEXT, OPTION_AT(ConfigSource, path),  NULL,   OPTION_ANY, .help = "file, folder or glob"},
+    {"ratio", OPT_REAL, OPTION_AT(ConfigSource, ratio), "null", OPTION_ABOVE(0), .help = "how often it is used an epoch", .unset = "null", .built = "null"},
     {0}};
 #define AT(field) OPTION_AT(DataSection, field)
 static const OptionSpec data_rows[] = {
-    {"train",          OPT_OBJECTS, AT(train),          "[data/train.jsonl]", OPTION_ITEMS(source_rows, DataSource), .help = "files, folders, globs", .maths = true},
-    {"eval",           OPT_OBJECTS, AT(eval),           "[]",    OPTION_ITEMS(source_rows, DataSource), .help = "the same, for the loss on unseen data"},
+    {"train",          OPT_OBJECTS, AT(train),          "[data/train.jsonl]", OPTION_ITEMS(source_rows, ConfigSource), .help = "files, folders, globs", .maths = true},
+    {"eval",           OPT_OBJECTS, AT(eval),           "[]",    OPTION_ITEMS(source_rows, ConfigSource), .help = "the same, for the loss on unseen data"},
     {"format",         OPT_ENUM,    AT(format),         "auto",  OPTION_CHOICES(formats), .help = "what a line is", .maths = true},
     {"pack",           OPT_ENUM,    AT(pack),           "soft",  OPTION_CHOICES(packs), .help = "soft: rows filled with whole samples; none: a sample a row", .built = "soft none", .maths = true},
     {"max_length",     OPT_INT,     AT(max_length),     "4096",  OPTION_RANGE(1, 1 << 30), .help = "tokens of a row", .maths = true},

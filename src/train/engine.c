@@ -1,0 +1,341 @@
+#include "train/engine.h"
+#include "train/optimizer.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+int engine_threads(const TrainConfig *config, int n_ranks_here)
+{
+    if (config->train.threads > 0) return config->train.threads;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long threads = cores / n_ranks_here;
+    return threads < 1 ? 1 : threads > 1024 ? 1024 : (int)threads;
+}
+
+static Status build_schedules(Engine *e, const EngineSetup *setup)
+{
+    const ParallelSection *p = &setup->config->parallel;
+    ScheduleRequest request = {.name = p->schedule, .n_ranks = p->pp_size,
+                               .n_mb = setup->n_train ? setup->n_train : 1, .n_virtual = p->num_virtual_stages};
+    TRY(schedule_build(&e->schedule[PASS_TRAIN], &request, &e->arena));
+    e->n_stages = e->schedule[PASS_TRAIN]->n_stages;
+    for (int i = 0; i < 2; i++)
+        if (setup->n_forward[i])
+            TRY(schedule_build_forward(&e->schedule[PASS_FORWARD_0 + i], e->schedule[PASS_TRAIN],
+                                       setup->n_forward[i], &e->arena));
+    if (!setup->n_train) e->schedule[PASS_TRAIN] = NULL;
+    return OK;
+}
+
+static int max_int(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static Status create_stages(Engine *e, const EngineSetup *setup)
+{
+    int rank = e->mesh->coord[AXIS_PP];
+    StageConfig slots = {.n_f_to_i = 1, .n_f_to_w = 1, .n_i_to_w = 1,
+                         .recompute_ratio = setup->config->train.recompute_ratio};
+    for (int pass = 0; pass < PASS_COUNT; pass++) {
+        const Schedule *s = e->schedule[pass];
+        if (!s) continue;
+        slots.n_f_to_i = max_int(slots.n_f_to_i, s->n_slots[rank].f_to_i);
+        slots.n_f_to_w = max_int(slots.n_f_to_w, s->n_slots[rank].f_to_w);
+        slots.n_i_to_w = max_int(slots.n_i_to_w, s->n_slots[rank].i_to_w);
+        slots.n_microbatches = max_int(slots.n_microbatches, s->n_mb);
+    }
+    const LossSection *loss = &setup->config->loss;
+    int64_t chunk = loss->mode == LOSS_FULL ? 0 : loss->chunk_size;
+    const int *rank_of_stage = NULL;
+    for (int pass = 0; pass < PASS_COUNT && !rank_of_stage; pass++)
+        if (e->schedule[pass]) rank_of_stage = e->schedule[pass]->rank_of_stage;
+    ModelPart *parts;
+    TRY(arena_alloc(&e->arena, &parts, (size_t)e->n_stages, sizeof *parts));
+    for (int s = 0; s < e->n_stages; s++)
+        if (rank_of_stage[s] == rank)
+            model_part_declare(&parts[s], &e->set, e->model, e->range[s], &e->rope, chunk);
+    model_link_tied(&e->set);
+    TRY(optimizer_apply_groups(&e->set, &e->whole, e->model, &setup->config->optimizer, &e->arena));
+    TRY(paramset_layout(&e->set, setup->n_train > 0));
+    for (int s = 0; s < e->n_stages; s++) {
+        if (rank_of_stage[s] != rank) continue;
+        TRY(stage_create(&e->stage[s], e->model, &parts[s], &slots, &e->be, e->dtype, &e->arena));
+        e->refs[s] = (StageRef){&stage_ops, e->stage[s]};
+    }
+    return OK;
+}
+
+/* A tied pair on two ranks: room for the other's gradient. */
+static Status tied_buffer(Engine *e)
+{
+    for (int i = 0; i < e->set.n && e->model->tied; i++) {
+        Param *p = e->set.at[i];
+        bool of_pair = p->tied_copy || strcmp(p->name, "model.embed_tokens.weight") == 0;
+        if (!of_pair || p->tied || tensor_is_null(p->grad)) continue;
+        e->tied_grad = p->grad;
+        TRY(arena_alloc(&e->arena, &e->tied_grad.data, (size_t)tensor_size(p->grad), dtype_bytes(p->grad.dtype)));
+    }
+    return OK;
+}
+
+static Status load_weights(Engine *e, const EngineSetup *setup, Log *log)
+{
+    bool carry = setup->config->model.extra_tensors == EXTRA_CARRY;
+    if (!setup->weights) {
+        TRY(hf_layout_create(&e->layout, e->model, &e->whole, NULL, e->model->dtype, carry, &e->arena));
+        hf_init(e->model, &e->set, (uint64_t)setup->config->train.seed, &e->step);
+        return OK;
+    }
+    HfSource source;
+    TRY(shard_index_open(&e->source, setup->weights, &e->arena, log));
+    TRY(hf_source_read(&source, setup->weights, e->source, &e->arena));
+    TRY(hf_layout_create(&e->layout, e->model, &e->whole, &source, e->model->dtype, carry, &e->arena));
+    return hf_load(e->layout, e->source, &e->set, &e->step, log);
+}
+
+static Status create_local(Engine *e, const EngineSetup *setup, Log *log)
+{
+    TRY(build_schedules(e, setup));
+    const ParallelSection *p = &setup->config->parallel;
+    if (p->layer_split.at && p->layer_split.n != e->n_stages)
+        return FAIL(ERR_USAGE, "parallel.layer_split: %d entries (expected %d, one per stage)", p->layer_split.n,
+                    e->n_stages);
+    TRY(arena_alloc(&e->arena, &e->range, (size_t)e->n_stages, sizeof *e->range));
+    TRY(arena_alloc(&e->arena, &e->stage, (size_t)e->n_stages, sizeof *e->stage));
+    TRY(arena_alloc(&e->arena, &e->refs, (size_t)e->n_stages, sizeof *e->refs));
+    TRY(partition_layers(e->range, e->n_stages, p->layer_split.at, e->model, setup->row_tokens, &e->step));
+    DType acc = e->dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
+    paramset_init(&e->set, &e->arena, e->dtype, acc);
+    paramset_init(&e->whole, &e->arena, e->dtype, acc);
+    model_declare_whole(&e->whole, e->model);
+    TRY(rope_tables_build(&e->rope, &e->arena, &e->model->rope, e->model->head_dim, setup->max_positions, acc));
+    TRY(create_stages(e, setup));
+    TRY(tied_buffer(e));
+    return load_weights(e, setup, log);
+}
+
+Status engine_create(Engine **out, const EngineSetup *setup, Comm *world, Log *log)
+{
+    Arena arena;
+    Engine *e;
+    arena_init(&arena, "model");
+    Status status = arena_alloc(&arena, &e, 1, sizeof *e);
+    status = comm_agree(world, status);
+    if (status != OK) {
+        arena_free(&arena);
+        return status;
+    }
+    e->arena = arena; /* from here on the arena lives inside what it holds */
+    e->config = setup->config;
+    e->model = setup->model;
+    e->dtype = DTYPE_F32;
+    arena_init(&e->step, "step");
+    const ParallelSection *p = &setup->config->parallel;
+    backend_cpu_init(&e->be, engine_threads(setup->config, world->size));
+    int axes[AXIS_COUNT] = {[AXIS_PP] = p->pp_size, [AXIS_DP] = p->dp_size, [AXIS_EP] = p->ep_size,
+                            [AXIS_SP] = p->sp_size, [AXIS_TP] = p->tp_size};
+    status = mesh_create(&e->mesh, world, axes, &e->arena);
+    if (status == OK) status = comm_agree(world, create_local(e, setup, log));
+    for (int pass = 0; pass < PASS_COUNT && status == OK; pass++)
+        if (e->schedule[pass])
+            status = pipeline_create(&e->pipeline[pass], e->schedule[pass], e->mesh->axis[AXIS_PP], e->refs, &e->arena);
+    status = comm_agree(world, status);
+    if (status != OK)
+        engine_free(&e);
+    else
+        *out = e;
+    return status;
+}
+
+void engine_free(Engine **engine)
+{
+    Engine *e = *engine;
+    if (!e) return;
+    *engine = NULL;
+    for (int pass = 0; pass < PASS_COUNT; pass++) pipeline_free(&e->pipeline[pass]);
+    for (int s = 0; s < e->n_stages && e->stage; s++) stage_free(e->stage[s]);
+    shard_index_close(&e->source);
+    mesh_free(&e->mesh);
+    arena_free(&e->step);
+    Arena arena = e->arena;
+    arena_free(&arena);
+}
+
+size_t engine_high_water(const Engine *e)
+{
+    size_t bytes = e->arena.high_water + e->step.high_water;
+    for (int s = 0; s < e->n_stages; s++)
+        if (e->stage[s]) bytes += stage_high_water(e->stage[s]);
+    for (int pass = 0; pass < PASS_COUNT; pass++)
+        if (e->pipeline[pass]) bytes += e->pipeline[pass]->send.high_water;
+    return bytes;
+}
+
+int64_t engine_growths(const Engine *e)
+{
+    int64_t n = e->arena.growths + e->step.growths;
+    for (int s = 0; s < e->n_stages; s++)
+        if (e->stage[s]) n += stage_growths(e->stage[s]);
+    for (int pass = 0; pass < PASS_COUNT; pass++)
+        if (e->pipeline[pass]) n += e->pipeline[pass]->send.growths;
+    return n;
+}
+
+/* ---- a step ----------------------------------------------------------------------------------------------- */
+
+static void run_pass(Engine *e, int pass, MicroBatch *mb, ForwardMode mode)
+{
+    int n = e->schedule[pass]->n_mb;
+    MicroBatch **list = ARENA_NEW(&e->step, MicroBatch *, n);
+    for (int i = 0; i < n; i++) list[i] = &mb[i];
+    pipeline_step(e->pipeline[pass], list, mode);
+}
+
+/* numerics.md 11: both holders of a tied pair get embedding + head. */
+static void add_tied_grads(Engine *e)
+{
+    if (!e->model->tied) return;
+    for (int i = 0; i < e->set.n; i++) {
+        Param *p = e->set.at[i];
+        if (p->tied_copy && p->tied && !tensor_is_null(p->grad)) {
+            e->be.add(&e->be, p->grad, p->tied->grad, p->grad);
+            e->be.convert(&e->be, p->tied->grad, p->grad);
+        }
+    }
+    if (tensor_is_null(e->tied_grad)) return;
+    Param *head = paramset_find(&e->set, "lm_head.weight");
+    Param *own = head ? head : paramset_find(&e->set, "model.embed_tokens.weight");
+    Comm *pp = e->mesh->axis[AXIS_PP];
+    int other = head ? 0 : pp->size - 1;
+    enum { TAG = 7 };
+    CommRequest receive = pp->irecv(pp, e->tied_grad.data, tensor_bytes(e->tied_grad), other, TAG);
+    CommRequest send = pp->isend(pp, own->grad.data, tensor_bytes(own->grad), other, TAG);
+    comm_must(comm_wait(pp, &receive));
+    comm_must(comm_wait(pp, &send)); /* own->grad is still being read until here */
+    if (head)
+        e->be.add(&e->be, own->grad, e->tied_grad, own->grad);
+    else
+        e->be.add(&e->be, own->grad, own->grad, e->tied_grad);
+}
+
+void engine_forward_backward(Engine *e, MicroBatch *mb)
+{
+    paramset_zero_grads(&e->set);
+    run_pass(e, PASS_TRAIN, mb, FORWARD_TRAIN);
+    add_tied_grads(e);
+}
+
+void engine_forward(Engine *e, int pass, MicroBatch *mb, ForwardMode mode)
+{
+    run_pass(e, pass, mb, mode);
+}
+
+/* Where each number of a step stands in the one vector that is summed over pp. Every rank fills in what it has and leaves the
+ * others zero, so the sum only collects and rounds nothing. */
+typedef struct SumLayout {
+    int64_t ce, balancing, z, count, squares, busy, total, memory, flags, n;
+} SumLayout;
+
+static SumLayout sum_layout(const Engine *e, int64_t n_mb)
+{
+    int64_t ml = n_mb * e->model->n_layers, ranks = e->mesh->size[AXIS_PP];
+    SumLayout at = {.ce = 0};
+    at.balancing = at.ce + n_mb;
+    at.z = at.balancing + ml;
+    at.count = at.z + ml;
+    at.squares = at.count + e->model->n_layers * e->model->n_experts;
+    at.busy = at.squares + e->whole.n;
+    at.total = at.busy + ranks;
+    at.memory = at.total + ranks;
+    at.flags = at.memory + ranks;
+    at.n = at.flags + 1;
+    return at;
+}
+
+static void fill_stage(double *v, const SumLayout *at, const Engine *e, const Stage *s, int64_t n_mb)
+{
+    int64_t n_layers = e->model->n_layers, n = s->part.range.n, n_experts = e->model->n_experts;
+    for (int64_t m = 0; m < n_mb; m++) {
+        if (s->part.range.has_head) v[at->ce + m] = s->ce_m[m];
+        for (int64_t i = 0; i < n; i++) {
+            int64_t layer = s->part.range.first + i;
+            if (!s->part.block[i].config.is_moe) continue;
+            v[at->balancing + m * n_layers + layer] = s->balancing_raw_ml[m * n + i];
+            v[at->z + m * n_layers + layer] = s->z_raw_ml[m * n + i];
+            for (int64_t k = 0; k < n_experts; k++)
+                v[at->count + layer * n_experts + k] += (double)s->count_mle[(m * n + i) * n_experts + k];
+        }
+    }
+}
+
+static void fill_squares(double *v, const SumLayout *at, Engine *e)
+{
+    int own = 0;
+    for (int i = 0; i < e->whole.n; i++) {
+        if (own == e->set.n || e->set.at[own]->order != e->whole.at[i]->order) continue;
+        Param *p = e->set.at[own++];
+        if (p->tied_copy || tensor_is_null(p->grad)) continue;
+        v[at->squares + i] = e->be.sum_squares(&e->be, p->grad, &e->step);
+    }
+}
+
+static double violation(const int64_t *count_le, const ModelConfig *c)
+{
+    double sum = 0;
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        if (!model_config_is_moe(c, l)) continue;
+        int64_t max = 0, total = 0;
+        for (int64_t k = 0; k < c->n_experts; k++) {
+            int64_t count = count_le[l * c->n_experts + k];
+            if (count > max) max = count;
+            total += count;
+        }
+        double mean = (double)total / (double)c->n_experts;
+        sum += ((double)max - mean) / mean;
+    }
+    return sum / (double)model_config_n_moe_layers(c);
+}
+
+void engine_sums(EngineSums *out, Engine *e, int pass, int64_t flags)
+{
+    int64_t n_mb = e->schedule[pass]->n_mb, n_layers = e->model->n_layers, n_experts = e->model->n_experts;
+    int rank = e->mesh->coord[AXIS_PP], n_ranks = e->mesh->size[AXIS_PP];
+    SumLayout at = sum_layout(e, n_mb);
+    double *v = ARENA_NEW(&e->step, double, at.n);
+    for (int s = 0; s < e->n_stages; s++)
+        if (e->stage[s]) fill_stage(v, &at, e, e->stage[s], n_mb);
+    if (pass == PASS_TRAIN) fill_squares(v, &at, e);
+    v[at.busy + rank] = e->pipeline[pass]->seconds_busy;
+    v[at.total + rank] = e->pipeline[pass]->seconds_total;
+    v[at.memory + rank] = (double)engine_high_water(e);
+    v[at.flags] = (double)flags;
+    comm_must(comm_sum_ordered(e->mesh->axis[AXIS_PP], v, at.n, DTYPE_F64, &e->step));
+
+    *out = (EngineSums){.max_violation = NAN};
+    for (int64_t m = 0; m < n_mb; m++) {
+        out->ce += v[at.ce + m];
+        for (int64_t l = 0; l < n_layers; l++) {
+            out->balancing_raw += v[at.balancing + m * n_layers + l];
+            out->z_raw += v[at.z + m * n_layers + l];
+        }
+    }
+    out->balancing_raw /= (double)n_mb;
+    out->count_le = ARENA_NEW(&e->step, int64_t, n_layers * n_experts);
+    for (int64_t i = 0; i < n_layers * n_experts; i++) out->count_le[i] = (int64_t)v[at.count + i];
+    if (n_experts) out->max_violation = violation(out->count_le, e->model);
+    double squares = 0;
+    for (int i = 0; i < e->whole.n; i++) {
+        squares += v[at.squares + i];
+        if (!out->bad_tensor && !isfinite(v[at.squares + i])) out->bad_tensor = e->whole.at[i]->name;
+    }
+    out->norm = sqrt(squares);
+    out->memory_r = ARENA_NEW(&e->step, int64_t, n_ranks);
+    for (int r = 0; r < n_ranks; r++) {
+        out->busy = fmax(out->busy, v[at.busy + r]);
+        out->total = fmax(out->total, v[at.total + r]);
+        out->memory_r[r] = (int64_t)v[at.memory + r];
+    }
+    out->flags = (int64_t)v[at.flags];
+}
