@@ -72,15 +72,17 @@ static Status read_weight_map(ShardMap *map, const json_t *root, Arena *arena)
 
 Status shard_map_parse(ShardMap *out, const char *path, const char *text, size_t n, Arena *arena)
 {
-    ShardMap map = {.path = text_copy(arena, path), .total_size = -1};
+    ShardMap map = {.path = text_copy(arena, path)};
     JsonDoc doc;
     TRY(json_doc_parse(&doc, path, text, n));
     json_t *metadata = NULL;
     Status st = json_expect_object(doc.root, path);
     if (st == OK) st = read_weight_map(&map, doc.root, arena);
     if (st == OK) st = json_get_object_or_null(doc.root, path, "metadata", &metadata);
-    if (st == OK && metadata)
-        st = json_get_real_or(metadata, path, "total_size", -1, &map.total_size);
+    if (st == OK && metadata && json_object_get(metadata, "total_size")) {
+        map.has_total_size = true;
+        st = json_get_real(metadata, path, "total_size", &map.total_size);
+    }
     json_doc_free(&doc);
     if (st == OK) *out = map;
     return st;
@@ -138,7 +140,7 @@ static Status check_map(ShardIndex *index, const ShardMap *map, Log *log)
         listed_size += (int64_t)found->entry->bytes;
     }
     for (int i = 0; i < index->n; i++) index->n_unlisted += index->tensor[i].unlisted;
-    if (map->total_size >= 0 && map->total_size != (double)listed_size)
+    if (map->has_total_size && map->total_size != (double)listed_size)
         log_warning(log, "%s: key total_size: %.17g, but the listed tensors have %" PRId64 " bytes",
                     map->path, map->total_size, listed_size);
     return OK;

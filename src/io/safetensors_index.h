@@ -50,9 +50,10 @@ Status shard_tensor_read(const ShardTensor *tensor, int64_t first, int64_t count
 typedef struct ShardMap {
     const char *path; /* of the index, for messages */
     int n;
-    const char **tensor;  /* [n], sorted */
-    const char **shard;   /* [n] file name of each */
-    double total_size;    /* -1: absent; may be wrong */
+    const char **tensor; /* [n], sorted */
+    const char **shard;  /* [n] file name of each */
+    bool has_total_size;
+    double total_size;    /* as the file says; may be wrong */
     int n_shards;         /* distinct files */
     const char **by_name; /* [n_shards] sorted */
 } ShardMap;

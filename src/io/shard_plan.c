@@ -48,7 +48,7 @@ Status shard_plan(ShardPlan *out, const TensorDecl *decl, int n, int64_t max_sha
     for (int i = 0; i < n; i++) {
         size_t bytes;
         TRY(tensor_decl_bytes(&decl[i], &bytes));
-        if (filled > 0 && (int64_t)bytes > max_shard_bytes - filled) {
+        if (filled > 0 && bytes > 0 && (int64_t)bytes > max_shard_bytes - filled) {
             plan.n_shards++;
             filled = 0;
         }
