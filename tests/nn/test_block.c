@@ -132,8 +132,9 @@ static void backward_input(Subject *s, Tensor dx, double beta)
     Layer *l = s->saved;
     block_backward_input(&l->block, &l->saved, &s->f->run, &s->f->i_to_w, dx, s->r);
     /* What is only needed until here is gone: W must not look at it. */
+    const size_t bytes = s->f->f_to_i.used;
     arena_reset(&s->f->f_to_i);
-    memset(arena_take(&s->f->f_to_i, s->f->f_to_i.high_water), 0xff, s->f->f_to_i.high_water);
+    memset(arena_take(&s->f->f_to_i, bytes), 0xff, bytes);
     assert_int_equal(s->f->scratch.used, 0);
 }
 
