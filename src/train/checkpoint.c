@@ -21,7 +21,8 @@ static const char *step_name(Arena *arena, int64_t step)
 static Status begin_folder(const char **out, const char *dir, Arena *arena)
 {
     const char *slash = strrchr(dir, '/');
-    *out = text_format(arena, "%.*s.%s.tmp", slash ? (int)(slash + 1 - dir) : 0, dir, slash ? slash + 1 : dir);
+    *out = text_format(arena, "%.*s.%s.tmp", slash ? (int)(slash + 1 - dir) : 0, dir,
+                       slash ? slash + 1 : dir);
     TRY(dir_remove_tree(*out));
     return dir_create(*out);
 }
@@ -56,11 +57,12 @@ static Status write_state(const Engine *e, const TrainState *s, const char *dir,
     TextBuffer config;
     text_buffer_init(&config, arena);
     config_dump(&config, e->config);
-    json_t *root = json_pack("{si sI sI sI sI sI sI ss ss s{ss}}", "format", FORMAT_VERSION, "step",
-                             (json_int_t)s->step, "position", (json_int_t)s->position, "tokens", (json_int_t)s->tokens,
-                             "trained_tokens", (json_int_t)s->trained_tokens, "updates", (json_int_t)s->updates,
-                             "skipped", (json_int_t)s->skipped, "config", config.text, "kernel_path", e->be.name,
-                             "versions", "stagewright", SW_VERSION);
+    json_t *root =
+        json_pack("{si sI sI sI sI sI sI ss ss s{ss}}", "format", FORMAT_VERSION, "step",
+                  (json_int_t)s->step, "position", (json_int_t)s->position, "tokens",
+                  (json_int_t)s->tokens, "trained_tokens", (json_int_t)s->trained_tokens, "updates",
+                  (json_int_t)s->updates, "skipped", (json_int_t)s->skipped, "config", config.text,
+                  "kernel_path", e->be.name, "versions", "stagewright", SW_VERSION);
     if (!root) return FAIL(ERR_MEMORY, "%s: cannot make state.json", dir);
     Status status = json_write_file(path_join(arena, dir, "state.json"), root);
     json_decref(root);
@@ -93,7 +95,8 @@ static Status list_files(json_t *files, const char *dir, const char *below, Aren
         char hex[HASH_HEX_BYTES];
         TRY(size_of(path, &bytes));
         TRY(hash_file(hex, path));
-        json_object_set_new(files, name, json_pack("{sI ss}", "bytes", (json_int_t)bytes, "xxh3_128", hex));
+        json_object_set_new(files, name,
+                            json_pack("{sI ss}", "bytes", (json_int_t)bytes, "xxh3_128", hex));
     }
     return OK;
 }
@@ -102,9 +105,10 @@ static Status write_manifest(const Engine *e, const char *dir, Arena *arena)
 {
     json_t *files = json_object();
     Status status = list_files(files, dir, "", arena);
-    json_t *root = json_pack("{si ss ss so so}", "format", FORMAT_VERSION, "weights", "f32", "moments",
-                             e->config->optimizer.type == OPTIMIZER_ADAMW ? "f32" : "none", "files", files, "source",
-                             hf_layout_to_json(e->layout));
+    json_t *root =
+        json_pack("{si ss ss so so}", "format", FORMAT_VERSION, "weights", "f32", "moments",
+                  e->config->optimizer.type == OPTIMIZER_ADAMW ? "f32" : "none", "files", files,
+                  "source", hf_layout_to_json(e->layout));
     if (!root) return FAIL(ERR_MEMORY, "%s: cannot make manifest.json", dir);
     if (status == OK) status = json_write_file(path_join(arena, dir, "manifest.json"), root);
     json_decref(root);
@@ -121,26 +125,27 @@ static Status check_manifest(const char *dir, Arena *arena)
     Status status = json_expect_object(doc.root, path);
     if (status == OK) status = json_get_int(doc.root, path, "format", &format);
     if (status == OK && format != FORMAT_VERSION)
-        status = FAIL(ERR_UNSUPPORTED, "%s: key format: not available (found %lld, expected %d)", path, (long long)format,
-                      FORMAT_VERSION);
+        status = FAIL(ERR_UNSUPPORTED, "%s: key format: not available (found %lld, expected %d)",
+                      path, (long long)format, FORMAT_VERSION);
     if (status == OK) status = json_get_object(doc.root, path, "files", &files);
     const char *name;
-    if (status == OK)
-        json_object_foreach(files, name, value)
+    if (status == OK) json_object_foreach(files, name, value)
         {
             int64_t bytes = 0, wanted = 0;
             char hex[HASH_HEX_BYTES];
             const char *sum, *file = path_join(arena, dir, name);
-            if (strstr(name, "..")) status = FAIL(ERR_FORMAT, "%s: file %s: outside the folder", path, name);
+            if (strstr(name, ".."))
+                status = FAIL(ERR_FORMAT, "%s: file %s: outside the folder", path, name);
             if (status == OK) status = json_get_int(value, path, "bytes", &wanted);
             if (status == OK) status = json_get_string(value, path, "xxh3_128", &sum);
             if (status == OK) status = size_of(file, &bytes);
             if (status == OK && bytes != wanted)
-                status = FAIL(ERR_FORMAT, "%s: %lld bytes (expected %lld from the manifest)", file, (long long)bytes,
-                              (long long)wanted);
+                status = FAIL(ERR_FORMAT, "%s: %lld bytes (expected %lld from the manifest)", file,
+                              (long long)bytes, (long long)wanted);
             if (status == OK) status = hash_file(hex, file);
             if (status == OK && strcmp(sum, hex) != 0)
-                status = FAIL(ERR_FORMAT, "%s: checksum %s (expected %s from the manifest)", file, hex, sum);
+                status = FAIL(ERR_FORMAT, "%s: checksum %s (expected %s from the manifest)", file,
+                              hex, sum);
             if (status != OK) break;
         }
     json_doc_free(&doc);
@@ -157,7 +162,8 @@ static Status prepare(const Engine *e, const char *dir, const char **temporary, 
     return hf_copy_side_files(*temporary, e->model->dir, arena);
 }
 
-static Status finish(const Engine *e, const TrainState *state, const char *temporary, const char *dir, Arena *arena)
+static Status finish(const Engine *e, const TrainState *state, const char *temporary,
+                     const char *dir, Arena *arena)
 {
     const char *parent = path_join(arena, e->config->train.output, "checkpoints");
     TRY(write_state(e, state, temporary, arena));
@@ -166,20 +172,6 @@ static Status finish(const Engine *e, const TrainState *state, const char *tempo
     const char *name = text_format(arena, "%s\n", step_name(arena, state->step));
     TRY(file_write_atomic(path_join(arena, parent, "latest"), name, strlen(name)));
     return prune(parent, e->config->checkpoint.keep, arena);
-}
-
-/* Which of the folder's tensors have moments, the same on all ranks. */
-static bool *moment_flags(const Engine *e, Arena *arena)
-{
-    int64_t *n = ARENA_NEW(arena, int64_t, e->layout->n);
-    for (int i = 0; i < e->layout->n; i++) {
-        const Param *p = e->layout->at[i].param ? paramset_find(&e->set, e->layout->at[i].param) : NULL;
-        n[i] = p && !tensor_is_null(p->moment[0]);
-    }
-    comm_must(comm_sum_i64(e->mesh->world, n, e->layout->n));
-    bool *flags = ARENA_NEW(arena, bool, e->layout->n);
-    for (int i = 0; i < e->layout->n; i++) flags[i] = n[i] > 0;
-    return flags;
 }
 
 Status checkpoint_save(Engine *e, const TrainState *state, Log *log)
@@ -194,9 +186,12 @@ Status checkpoint_save(Engine *e, const TrainState *state, Log *log)
     HfWrite how = {.dir = temporary, .what = PARAM_VALUE, .dtype = DTYPE_F32, .aliases = true};
     TRY(hf_write(e->layout, &e->set, world, &how, NULL, arena));
     for (int k = 0; k < 2 && e->config->optimizer.type == OPTIMIZER_ADAMW; k++) {
-        HfWrite moments = {.dir = path_join(arena, temporary, moment_dirs[k]), .what = PARAM_MOMENT_0 + (ParamTensor)k,
+        HfWrite moments = {.dir = path_join(arena, temporary, moment_dirs[k]),
+                           .what = PARAM_MOMENT_0 + (ParamTensor)k,
                            .dtype = DTYPE_F32};
-        TRY(hf_write(e->layout, &e->set, world, &moments, moment_flags(e, arena), arena));
+        bool *present;
+        TRY(engine_present(&present, e, moments.what, arena));
+        TRY(hf_write(e->layout, &e->set, world, &moments, present, arena));
     }
     TRY(comm_agree(world, world->rank == 0 ? finish(e, state, temporary, dir, arena) : OK));
     if (world->rank == 0) log_line(log, "saved %s", dir);
@@ -209,13 +204,15 @@ Status checkpoint_save(Engine *e, const TrainState *state, Log *log)
 bool checkpoint_is(const char *dir)
 {
     char path[4096];
-    return snprintf(path, sizeof path, "%s/manifest.json", dir) < (int)sizeof path && file_exists(path);
+    return snprintf(path, sizeof path, "%s/manifest.json", dir) < (int)sizeof path &&
+           file_exists(path);
 }
 
 Status checkpoint_latest(const char **out, const char *output, Arena *arena)
 {
     *out = NULL;
-    const char *parent = path_join(arena, output, "checkpoints"), *path = path_join(arena, parent, "latest");
+    const char *parent = path_join(arena, output, "checkpoints"),
+               *path = path_join(arena, parent, "latest");
     if (!file_exists(path)) return OK;
     char *name;
     TRY(file_read(arena, path, &name, NULL));
@@ -237,18 +234,22 @@ Status checkpoint_read(CheckpointInfo *out, const char *dir, Arena *arena)
     const struct {
         const char *key;
         int64_t *at;
-    } fields[] = {{"step", &s.step},       {"position", &s.position}, {"tokens", &s.tokens}, {"trained_tokens", &s.trained_tokens},
+    } fields[] = {{"step", &s.step},       {"position", &s.position},
+                  {"tokens", &s.tokens},   {"trained_tokens", &s.trained_tokens},
                   {"updates", &s.updates}, {"skipped", &s.skipped}};
     Status status = json_expect_object(doc.root, path);
     for (size_t i = 0; i < sizeof fields / sizeof *fields && status == OK; i++) {
         status = json_get_int(doc.root, path, fields[i].key, fields[i].at);
         if (status == OK && *fields[i].at < 0)
-            status = FAIL(ERR_FORMAT, "%s: key %s: negative (found %lld)", path, fields[i].key, (long long)*fields[i].at);
+            status = FAIL(ERR_FORMAT, "%s: key %s: negative (found %lld)", path, fields[i].key,
+                          (long long)*fields[i].at);
     }
     if (status == OK) status = json_get_string(doc.root, path, "config", &config);
     if (status == OK) status = json_get_string(doc.root, path, "kernel_path", &kernel);
     if (status == OK)
-        *out = (CheckpointInfo){.state = s, .config = text_copy(arena, config), .kernel_path = text_copy(arena, kernel)};
+        *out = (CheckpointInfo){.state = s,
+                                .config = text_copy(arena, config),
+                                .kernel_path = text_copy(arena, kernel)};
     json_doc_free(&doc);
     return status;
 }
@@ -276,15 +277,21 @@ static Status begin_export(const char *dir, const char *from, DType dtype, Arena
     return hf_write_config(temporary, from, dtype, arena);
 }
 
-Status export_folder(Engine *e, const char *dir, DType dtype)
+Status export_folder(Engine *e, const char *dir, DType dtype, int64_t max_shard_bytes)
 {
     Comm *world = e->mesh->world;
     Arena *arena = &e->step;
     ArenaMark mark = arena_mark(arena);
     const char *slash = strrchr(dir, '/');
-    const char *temporary = text_format(arena, "%.*s.%s.tmp", slash ? (int)(slash + 1 - dir) : 0, dir, slash ? slash + 1 : dir);
+    const char *temporary = text_format(arena, "%.*s.%s.tmp", slash ? (int)(slash + 1 - dir) : 0,
+                                        dir, slash ? slash + 1 : dir);
     TRY(comm_agree(world, world->rank == 0 ? begin_export(dir, e->model->dir, dtype, arena) : OK));
-    HfWrite how = {.dir = temporary, .what = PARAM_VALUE, .dtype = dtype, .keep_files = true, .aliases = true};
+    HfWrite how = {.dir = temporary,
+                   .what = PARAM_VALUE,
+                   .dtype = dtype,
+                   .aliases = true,
+                   .keep_files = max_shard_bytes == 0,
+                   .max_shard_bytes = max_shard_bytes};
     TRY(hf_write(e->layout, &e->set, world, &how, NULL, arena));
     TRY(comm_agree(world, world->rank == 0 ? end_folder(temporary, dir) : OK));
     arena_rewind(arena, mark);
@@ -297,11 +304,12 @@ Status export_step(Engine *e, int64_t step, Log *log)
     ArenaMark mark = arena_mark(arena);
     const char *parent = path_join(arena, e->config->train.output, "hf");
     const char *dir = path_join(arena, parent, step < 0 ? "final" : step_name(arena, step));
-    TRY(export_folder(e, dir, e->config->checkpoint.hf_dtype));
+    TRY(export_folder(e, dir, e->config->checkpoint.hf_dtype, 0));
     Status status = OK;
     if (e->mesh->world->rank == 0) {
         log_line(log, "exported %s", dir);
-        if (e->config->checkpoint.hf_keep > 0) status = prune(parent, e->config->checkpoint.hf_keep, arena);
+        if (e->config->checkpoint.hf_keep > 0)
+            status = prune(parent, e->config->checkpoint.hf_keep, arena);
     }
     arena_rewind(arena, mark);
     return comm_agree(e->mesh->world, status);

@@ -10,11 +10,11 @@
 #include "train/engine.h"
 
 typedef struct TrainState {
-    int64_t step;           /* steps done */
-    int64_t position;       /* rows of the stream consumed */
+    int64_t step;     /* steps done */
+    int64_t position; /* rows of the stream consumed */
     int64_t tokens, trained_tokens;
-    int64_t updates;        /* steps that changed weights */
-    int64_t skipped;        /* steps that did not */
+    int64_t updates; /* steps that changed weights */
+    int64_t skipped; /* steps that did not */
 } TrainState;
 
 /** Save after a step; older ones beyond config.checkpoint.keep are removed. Collective over world (= pp while the rest is 1). */
@@ -25,7 +25,7 @@ Status checkpoint_latest(const char **out, const char *output, Arena *arena) MUS
 
 typedef struct CheckpointInfo {
     TrainState state;
-    const char *config;     /* YAML of the run that wrote it */
+    const char *config; /* YAML of the run that wrote it */
     const char *kernel_path;
 } CheckpointInfo;
 
@@ -39,8 +39,9 @@ Status checkpoint_load_moments(Engine *engine, const char *dir) MUST_USE;
 
 /**
  * A HuggingFace folder at `dir` (replaced if it exists): the engine's weights, and the side files from where its model was read. dtype
- * DTYPE_COUNT: each source tensor's. Collective over world.
+ * DTYPE_COUNT: each source tensor's. Files as the source has them, or with max_shard_bytes > 0 shards up to that. Collective over world.
  */
-Status export_folder(Engine *engine, const char *dir, DType dtype) MUST_USE;
+Status export_folder(Engine *engine, const char *dir, DType dtype,
+                     int64_t max_shard_bytes) MUST_USE;
 /** hf/step-… of a run, older ones beyond config.checkpoint.hf_keep removed; step < 0: hf/final. */
 Status export_step(Engine *engine, int64_t step, Log *log) MUST_USE;

@@ -8,8 +8,7 @@
  */
 #include "core/tensor.h"
 #include "data/batch.h"
-#include "data/document.h"
-#include "data/pack.h"
+#include "data/dataset.h"
 #include "io/options.h"
 
 typedef enum ExtraTensors { EXTRA_REFUSE, EXTRA_CARRY } ExtraTensors;

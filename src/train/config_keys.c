@@ -50,14 +50,14 @@ static const OptionSpec parallel_rows[] = {
 #undef AT
 static const OptionSpec source_rows[] = {
     {"path",  OPT_TEXT, OPTION_AT(ConfigSource, path),  NULL,   OPTION_ANY, .help = "file, folder or glob"},
-    {"ratio", OPT_REAL, OPTION_AT(ConfigSource, ratio), "null", OPTION_ABOVE(0), .help = "how often it is used an epoch", .unset = "null", .built = "null"},
+    {"ratio", OPT_REAL, OPTION_AT(DataSource, ratio), "1.0",  {.ranged = true, .min = 0, .max = 1e6, .above_min = true}, .help = "how often each sample is used an epoch"},
     {0}};
 #define AT(field) OPTION_AT(DataSection, field)
 static const OptionSpec data_rows[] = {
     {"train",          OPT_OBJECTS, AT(train),          "[data/train.jsonl]", OPTION_ITEMS(source_rows, ConfigSource), .help = "files, folders, globs", .maths = true},
     {"eval",           OPT_OBJECTS, AT(eval),           "[]",    OPTION_ITEMS(source_rows, ConfigSource), .help = "the same, for the loss on unseen data"},
     {"format",         OPT_ENUM,    AT(format),         "auto",  OPTION_CHOICES(formats), .help = "what a line is", .maths = true},
-    {"pack",           OPT_ENUM,    AT(pack),           "soft",  OPTION_CHOICES(packs), .help = "soft: rows filled with whole samples; none: a sample a row", .built = "soft none", .maths = true},
+    {"pack",           OPT_ENUM,    AT(pack),           "soft",  OPTION_CHOICES(packs), .help = "soft: rows filled with whole samples; hard: filled to the end, samples cut; none: a sample a row", .maths = true},
     {"max_length",     OPT_INT,     AT(max_length),     "4096",  OPTION_RANGE(1, 1 << 30), .help = "tokens of a row", .maths = true},
     {"append_eos",     OPT_BOOL,    AT(append_eos),     "true",  OPTION_ANY, .help = "text samples end in one trained eos", .maths = true},
     {"skip_bad_lines", OPT_BOOL,    AT(skip_bad_lines), "false", OPTION_ANY, .help = "count and skip them instead of an error", .maths = true},

@@ -16,8 +16,10 @@ int engine_threads(const TrainConfig *config, int n_ranks_here)
 static Status build_schedules(Engine *e, const EngineSetup *setup)
 {
     const ParallelSection *p = &setup->config->parallel;
-    ScheduleRequest request = {.name = p->schedule, .n_ranks = p->pp_size,
-                               .n_mb = setup->n_train ? setup->n_train : 1, .n_virtual = p->num_virtual_stages};
+    ScheduleRequest request = {.name = p->schedule,
+                               .n_ranks = p->pp_size,
+                               .n_mb = setup->n_train ? setup->n_train : 1,
+                               .n_virtual = p->num_virtual_stages};
     TRY(schedule_build(&e->schedule[PASS_TRAIN], &request, &e->arena));
     e->n_stages = e->schedule[PASS_TRAIN]->n_stages;
     for (int i = 0; i < 2; i++)
@@ -36,7 +38,9 @@ static int max_int(int a, int b)
 static Status create_stages(Engine *e, const EngineSetup *setup)
 {
     int rank = e->mesh->coord[AXIS_PP];
-    StageConfig slots = {.n_f_to_i = 1, .n_f_to_w = 1, .n_i_to_w = 1,
+    StageConfig slots = {.n_f_to_i = 1,
+                         .n_f_to_w = 1,
+                         .n_i_to_w = 1,
                          .recompute_ratio = setup->config->train.recompute_ratio};
     for (int pass = 0; pass < PASS_COUNT; pass++) {
         const Schedule *s = e->schedule[pass];
@@ -75,7 +79,8 @@ static Status tied_buffer(Engine *e)
         bool of_pair = p->tied_copy || strcmp(p->name, "model.embed_tokens.weight") == 0;
         if (!of_pair || p->tied || tensor_is_null(p->grad)) continue;
         e->tied_grad = p->grad;
-        TRY(arena_alloc(&e->arena, &e->tied_grad.data, (size_t)tensor_size(p->grad), dtype_bytes(p->grad.dtype)));
+        TRY(arena_alloc(&e->arena, &e->tied_grad.data, (size_t)tensor_size(p->grad),
+                        dtype_bytes(p->grad.dtype)));
     }
     return OK;
 }
@@ -84,14 +89,16 @@ static Status load_weights(Engine *e, const EngineSetup *setup, Log *log)
 {
     bool carry = setup->config->model.extra_tensors == EXTRA_CARRY;
     if (!setup->weights) {
-        TRY(hf_layout_create(&e->layout, e->model, &e->whole, NULL, e->model->dtype, carry, &e->arena));
+        TRY(hf_layout_create(&e->layout, e->model, &e->whole, NULL, e->model->dtype, carry,
+                             &e->arena));
         hf_init(e->model, &e->set, (uint64_t)setup->config->train.seed, &e->step);
         return OK;
     }
     HfSource source;
     TRY(shard_index_open(&e->source, setup->weights, &e->arena, log));
     TRY(hf_source_read(&source, setup->weights, e->source, &e->arena));
-    TRY(hf_layout_create(&e->layout, e->model, &e->whole, &source, e->model->dtype, carry, &e->arena));
+    TRY(hf_layout_create(&e->layout, e->model, &e->whole, &source, e->model->dtype, carry,
+                         &e->arena));
     return hf_load(e->layout, e->source, &e->set, &e->step, log);
 }
 
@@ -100,17 +107,19 @@ static Status create_local(Engine *e, const EngineSetup *setup, Log *log)
     TRY(build_schedules(e, setup));
     const ParallelSection *p = &setup->config->parallel;
     if (p->layer_split.at && p->layer_split.n != e->n_stages)
-        return FAIL(ERR_USAGE, "parallel.layer_split: %d entries (expected %d, one per stage)", p->layer_split.n,
-                    e->n_stages);
+        return FAIL(ERR_USAGE, "parallel.layer_split: %d entries (expected %d, one per stage)",
+                    p->layer_split.n, e->n_stages);
     TRY(arena_alloc(&e->arena, &e->range, (size_t)e->n_stages, sizeof *e->range));
     TRY(arena_alloc(&e->arena, &e->stage, (size_t)e->n_stages, sizeof *e->stage));
     TRY(arena_alloc(&e->arena, &e->refs, (size_t)e->n_stages, sizeof *e->refs));
-    TRY(partition_layers(e->range, e->n_stages, p->layer_split.at, e->model, setup->row_tokens, &e->step));
+    TRY(partition_layers(e->range, e->n_stages, p->layer_split.at, e->model, setup->row_tokens,
+                         &e->step));
     DType acc = e->dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
     paramset_init(&e->set, &e->arena, e->dtype, acc);
     paramset_init(&e->whole, &e->arena, e->dtype, acc);
     model_declare_whole(&e->whole, e->model);
-    TRY(rope_tables_build(&e->rope, &e->arena, &e->model->rope, e->model->head_dim, setup->max_positions, acc));
+    TRY(rope_tables_build(&e->rope, &e->arena, &e->model->rope, e->model->head_dim,
+                          setup->max_positions, acc));
     TRY(create_stages(e, setup));
     TRY(tied_buffer(e));
     return load_weights(e, setup, log);
@@ -134,13 +143,17 @@ Status engine_create(Engine **out, const EngineSetup *setup, Comm *world, Log *l
     arena_init(&e->step, "step");
     const ParallelSection *p = &setup->config->parallel;
     backend_cpu_init(&e->be, engine_threads(setup->config, world->size));
-    int axes[AXIS_COUNT] = {[AXIS_PP] = p->pp_size, [AXIS_DP] = p->dp_size, [AXIS_EP] = p->ep_size,
-                            [AXIS_SP] = p->sp_size, [AXIS_TP] = p->tp_size};
+    int axes[AXIS_COUNT] = {[AXIS_PP] = p->pp_size,
+                            [AXIS_DP] = p->dp_size,
+                            [AXIS_EP] = p->ep_size,
+                            [AXIS_SP] = p->sp_size,
+                            [AXIS_TP] = p->tp_size};
     status = mesh_create(&e->mesh, world, axes, &e->arena);
     if (status == OK) status = comm_agree(world, create_local(e, setup, log));
     for (int pass = 0; pass < PASS_COUNT && status == OK; pass++)
         if (e->schedule[pass])
-            status = pipeline_create(&e->pipeline[pass], e->schedule[pass], e->mesh->axis[AXIS_PP], e->refs, &e->arena);
+            status = pipeline_create(&e->pipeline[pass], e->schedule[pass], e->mesh->axis[AXIS_PP],
+                                     e->refs, &e->arena);
     status = comm_agree(world, status);
     if (status != OK)
         engine_free(&e);
@@ -181,6 +194,20 @@ int64_t engine_growths(const Engine *e)
     for (int pass = 0; pass < PASS_COUNT; pass++)
         if (e->pipeline[pass]) n += e->pipeline[pass]->send.growths;
     return n;
+}
+
+Status engine_present(bool **out, const Engine *e, ParamTensor what, Arena *arena)
+{
+    int64_t *n = ARENA_NEW(arena, int64_t, e->layout->n);
+    for (int i = 0; i < e->layout->n; i++) {
+        const Param *p =
+            e->layout->at[i].param ? paramset_find(&e->set, e->layout->at[i].param) : NULL;
+        n[i] = p && !tensor_is_null(param_tensor(p, what));
+    }
+    TRY(comm_sum_i64(e->mesh->world, n, e->layout->n));
+    *out = ARENA_NEW(arena, bool, e->layout->n);
+    for (int i = 0; i < e->layout->n; i++) (*out)[i] = n[i] > 0;
+    return OK;
 }
 
 /* ---- a step ----------------------------------------------------------------------------------------------- */
@@ -254,7 +281,8 @@ static SumLayout sum_layout(const Engine *e, int64_t n_mb)
     return at;
 }
 
-static void fill_stage(double *v, const SumLayout *at, const Engine *e, const Stage *s, int64_t n_mb)
+static void fill_stage(double *v, const SumLayout *at, const Engine *e, const Stage *s,
+                       int64_t n_mb)
 {
     int64_t n_layers = e->model->n_layers, n = s->part.range.n, n_experts = e->model->n_experts;
     for (int64_t m = 0; m < n_mb; m++) {
@@ -265,7 +293,8 @@ static void fill_stage(double *v, const SumLayout *at, const Engine *e, const St
             v[at->balancing + m * n_layers + layer] = s->balancing_raw_ml[m * n + i];
             v[at->z + m * n_layers + layer] = s->z_raw_ml[m * n + i];
             for (int64_t k = 0; k < n_experts; k++)
-                v[at->count + layer * n_experts + k] += (double)s->count_mle[(m * n + i) * n_experts + k];
+                v[at->count + layer * n_experts + k] +=
+                    (double)s->count_mle[(m * n + i) * n_experts + k];
         }
     }
 }
@@ -300,7 +329,8 @@ static double violation(const int64_t *count_le, const ModelConfig *c)
 
 void engine_sums(EngineSums *out, Engine *e, int pass, int64_t flags)
 {
-    int64_t n_mb = e->schedule[pass]->n_mb, n_layers = e->model->n_layers, n_experts = e->model->n_experts;
+    int64_t n_mb = e->schedule[pass]->n_mb, n_layers = e->model->n_layers,
+            n_experts = e->model->n_experts;
     int rank = e->mesh->coord[AXIS_PP], n_ranks = e->mesh->size[AXIS_PP];
     SumLayout at = sum_layout(e, n_mb);
     double *v = ARENA_NEW(&e->step, double, at.n);
@@ -328,7 +358,8 @@ void engine_sums(EngineSums *out, Engine *e, int pass, int64_t flags)
     double squares = 0;
     for (int i = 0; i < e->whole.n; i++) {
         squares += v[at.squares + i];
-        if (!out->bad_tensor && !isfinite(v[at.squares + i])) out->bad_tensor = e->whole.at[i]->name;
+        if (!out->bad_tensor && !isfinite(v[at.squares + i]))
+            out->bad_tensor = e->whole.at[i]->name;
     }
     out->norm = sqrt(squares);
     out->memory_r = ARENA_NEW(&e->step, int64_t, n_ranks);

@@ -13,13 +13,15 @@
 #include "train/config.h"
 
 typedef struct EngineSetup {
-    const TrainConfig *config;   /* model, parallel, train.recompute_ratio, loss, optimizer.groups, … */
+    const TrainConfig
+        *config; /* model, parallel, train.recompute_ratio, loss, optimizer.groups, … */
     const ModelConfig *model;
-    int n_train;                 /* microbatches of a training step; 0: forward only */
-    int n_forward[2];            /* microbatches of forward-only passes; 0: none */
-    int64_t max_positions;       /* tokens of the longest segment */
-    int64_t row_tokens;          /* of a typical row, for balancing */
-    const char *weights;         /* folder or checkpoint to load from; NULL: random values from train.seed */
+    int n_train;           /* microbatches of a training step; 0: forward only */
+    int n_forward[2];      /* microbatches of forward-only passes; 0: none */
+    int64_t max_positions; /* tokens of the longest segment */
+    int64_t row_tokens;    /* of a typical row, for balancing */
+    const char
+        *weights; /* folder or checkpoint to load from; NULL: random values from train.seed */
 } EngineSetup;
 
 enum { PASS_TRAIN, PASS_FORWARD_0, PASS_FORWARD_1, PASS_COUNT };
@@ -27,23 +29,23 @@ enum { PASS_TRAIN, PASS_FORWARD_0, PASS_FORWARD_1, PASS_COUNT };
 typedef struct Engine {
     const TrainConfig *config;
     const ModelConfig *model;
-    Arena arena;                 /* "model": parameters, lists; freed with the engine */
-    Arena step;                  /* microbatches and sums of a step */
+    Arena arena; /* "model": parameters, lists; freed with the engine */
+    Arena step;  /* microbatches and sums of a step */
     Mesh *mesh;
     Backend be;
     DType dtype;
     int n_stages;
-    LayerRange *range;           /* [n_stages] */
+    LayerRange *range; /* [n_stages] */
     Schedule *schedule[PASS_COUNT];
     Pipeline *pipeline[PASS_COUNT];
-    Stage **stage;               /* [n_stages] NULL: another rank's */
-    StageRef *refs;              /* [n_stages] */
-    ParamSet set;                /* this rank's parameters */
-    ParamSet whole;              /* the whole model's, without memory */
+    Stage **stage;  /* [n_stages] NULL: another rank's */
+    StageRef *refs; /* [n_stages] */
+    ParamSet set;   /* this rank's parameters */
+    ParamSet whole; /* the whole model's, without memory */
     RopeTables rope;
-    ShardIndex *source;          /* NULL: random values */
+    ShardIndex *source; /* NULL: random values */
     HfLayout *layout;
-    Tensor tied_grad;            /* what the other holder of a tied pair sends; null when not needed */
+    Tensor tied_grad; /* what the other holder of a tied pair sends; null when not needed */
 } Engine;
 
 /**
@@ -62,6 +64,12 @@ size_t engine_high_water(const Engine *engine);
 int64_t engine_growths(const Engine *engine);
 
 /**
+ * Which of the layout's tensors have that tensor of their parameter (frozen ones have no gradient and no moments): [layout->n]
+ * flags, the same on all ranks. Collective over world.
+ */
+Status engine_present(bool **out, const Engine *engine, ParamTensor what, Arena *arena) MUST_USE;
+
+/**
  * Zero the gradients and run a training step's microbatches: gradients, and the stages' results, are there afterwards. The
  * gradients of a tied pair are added. Collective over pp.
  */
@@ -71,16 +79,18 @@ void engine_forward(Engine *engine, int pass, MicroBatch *mb, ForwardMode mode);
 
 /** Sums of a step, the same bits on all ranks and in every layout. */
 typedef struct EngineSums {
-    double ce;              /* sum over microbatches */
-    double balancing_raw;   /* mean over rows of the sum over layers, alpha 1 */
-    double z_raw;           /* sum over layers and tokens of logsumexp² */
-    int64_t *count_le;      /* [L, E] tokens per expert (dense layers 0) */
-    double max_violation;   /* mean over MoE layers of (max - mean)/mean of the counts; NAN: dense model */
-    double norm;            /* L2 of all gradients; 0 when forward only */
-    const char *bad_tensor; /* first parameter in model order with a non-finite gradient; NULL: none */
-    double busy, total;     /* seconds: busiest rank, longest rank */
-    int64_t *memory_r;      /* [ranks of pp] high-water bytes */
-    int64_t flags;          /* sum of the ranks' flags */
+    double ce;            /* sum over microbatches */
+    double balancing_raw; /* mean over rows of the sum over layers, alpha 1 */
+    double z_raw;         /* sum over layers and tokens of logsumexp² */
+    int64_t *count_le;    /* [L, E] tokens per expert (dense layers 0) */
+    double
+        max_violation; /* mean over MoE layers of (max - mean)/mean of the counts; NAN: dense model */
+    double norm;       /* L2 of all gradients; 0 when forward only */
+    const char
+        *bad_tensor;    /* first parameter in model order with a non-finite gradient; NULL: none */
+    double busy, total; /* seconds: busiest rank, longest rank */
+    int64_t *memory_r;  /* [ranks of pp] high-water bytes */
+    int64_t flags;      /* sum of the ranks' flags */
 } EngineSums;
 
 /** Collective over pp, once per step, after engine_forward_backward or engine_forward. Arrays live in engine->step. */

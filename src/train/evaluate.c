@@ -14,7 +14,7 @@ void evaluate(EvalResult *out, Engine *engine, const Dataset *data)
     int64_t n = dataset_n_rows(data);
     BatchConfig config = {.reduction = engine->config->loss.reduction};
     Arena *step = &engine->step;
-    arena_reset(step);
+    ArenaMark all = arena_mark(step);
     Row *rows = ARENA_NEW(step, Row, n);
     dataset_rows(data, 0, n, rows);
     BatchTotals totals;
@@ -25,7 +25,8 @@ void evaluate(EvalResult *out, Engine *engine, const Dataset *data)
         int m = engine->schedule[pass]->n_mb;
         ArenaMark mark = arena_mark(step);
         MicroBatch *mb = ARENA_NEW(step, MicroBatch, m);
-        for (int i = 0; i < m; i++) batch_build(&mb[i], i, &rows[first + i], &config, &totals, step);
+        for (int i = 0; i < m; i++)
+            batch_build(&mb[i], i, &rows[first + i], &config, &totals, step);
         engine_forward(engine, pass, mb, FORWARD_LOSS);
         EngineSums sums;
         engine_sums(&sums, engine, pass, 0);
@@ -33,4 +34,5 @@ void evaluate(EvalResult *out, Engine *engine, const Dataset *data)
         arena_rewind(step, mark);
         first += m;
     }
+    arena_rewind(step, all);
 }

@@ -4,7 +4,7 @@
 #include "train/engine.h"
 
 typedef struct EvalResult {
-    double loss;     /* numerics.md 2, over all rows as one batch, with the configured reduction */
+    double loss; /* numerics.md 2, over all rows as one batch, with the configured reduction */
     int64_t n_rows, n_tokens, n_trained;
 } EvalResult;
 

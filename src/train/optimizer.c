@@ -8,7 +8,8 @@
 /* How many of a parameter's names match: all, none or some. */
 typedef enum { MATCH_NONE, MATCH_SOME, MATCH_ALL } Match;
 
-static Status match_param(Match *out, const char *pattern, const Param *p, const ModelConfig *model, Arena *arena)
+static Status match_param(Match *out, const char *pattern, const Param *p, const ModelConfig *model,
+                          Arena *arena)
 {
     Param own = *p, *one = &own;
     if (own.tied_copy) {
@@ -26,7 +27,8 @@ static Status match_param(Match *out, const char *pattern, const Param *p, const
     return OK;
 }
 
-static Status check_pattern(const char *pattern, const ParamSet *whole, const ModelConfig *model, Arena *arena)
+static Status check_pattern(const char *pattern, const ParamSet *whole, const ModelConfig *model,
+                            Arena *arena)
 {
     bool any = false;
     for (int i = 0; i < whole->n; i++) {
@@ -35,17 +37,22 @@ static Status check_pattern(const char *pattern, const ParamSet *whole, const Mo
         TRY(match_param(&match, pattern, whole->at[i], model, arena));
         arena_rewind(arena, mark);
         if (match == MATCH_SOME)
-            return FAIL(ERR_USAGE, "optimizer.groups: match %s takes only a part of %s, which trains as one", pattern,
-                        whole->at[i]->name);
+            return FAIL(ERR_USAGE,
+                        "optimizer.groups: match %s takes only a part of %s, which trains as one",
+                        pattern, whole->at[i]->name);
         any = any || match == MATCH_ALL;
     }
-    return any ? OK : FAIL(ERR_USAGE, "optimizer.groups: match %s fits no parameter (names as inspect lists them)", pattern);
+    return any ? OK
+               : FAIL(ERR_USAGE,
+                      "optimizer.groups: match %s fits no parameter (names as inspect lists them)",
+                      pattern);
 }
 
 Status optimizer_apply_groups(ParamSet *set, const ParamSet *whole, const ModelConfig *model,
                               const OptimizerSection *config, Arena *arena)
 {
-    for (int g = 0; g < config->groups.n; g++) TRY(check_pattern(config->groups.at[g].match, whole, model, arena));
+    for (int g = 0; g < config->groups.n; g++)
+        TRY(check_pattern(config->groups.at[g].match, whole, model, arena));
     for (int i = 0; i < set->n; i++) {
         Param *p = set->at[i];
         if (!p->is_matrix && !config->decay_1d) p->weight_decay = 0;
@@ -71,7 +78,8 @@ Status optimizer_create_moments(ParamSet *set, OptimizerType type, Arena *arena)
         Param *p = set->at[i];
         for (int k = 0; k < 2 && p->trainable; k++) {
             p->moment[k] = p->grad;
-            TRY(arena_alloc(arena, &p->moment[k].data, (size_t)tensor_size(p->grad), dtype_bytes(p->grad.dtype)));
+            TRY(arena_alloc(arena, &p->moment[k].data, (size_t)tensor_size(p->grad),
+                            dtype_bytes(p->grad.dtype)));
         }
     }
     return OK;
@@ -79,17 +87,20 @@ Status optimizer_create_moments(ParamSet *set, OptimizerType type, Arena *arena)
 
 double lr_at(const LrScheduleSection *schedule, double base, int64_t step, int64_t n_steps)
 {
-    int64_t warmup = (int64_t)(schedule->warmup < 1 ? schedule->warmup * (double)n_steps : schedule->warmup);
+    int64_t warmup =
+        (int64_t)(schedule->warmup < 1 ? schedule->warmup * (double)n_steps : schedule->warmup);
     if (step < warmup) return base * (double)(step + 1) / (double)warmup;
     double t = n_steps > warmup ? (double)(step - warmup) / (double)(n_steps - warmup) : 0;
     switch (schedule->type) {
-    case LR_COSINE: return schedule->lr_min + (base - schedule->lr_min) * (1 + cos(3.141592653589793 * t)) / 2;
+    case LR_COSINE:
+        return schedule->lr_min + (base - schedule->lr_min) * (1 + cos(3.141592653589793 * t)) / 2;
     case LR_LINEAR: return schedule->lr_min + (base - schedule->lr_min) * (1 - t);
     default: return base;
     }
 }
 
-void optimizer_update(ParamSet *set, const Backend *be, const OptimizerSection *config, double lr, double clip, int64_t t)
+void optimizer_update(ParamSet *set, const Backend *be, const OptimizerSection *config, double lr,
+                      double clip, int64_t t)
 {
     for (int i = 0; i < set->n; i++) {
         Param *p = set->at[i];
@@ -98,8 +109,16 @@ void optimizer_update(ParamSet *set, const Backend *be, const OptimizerSection *
         if (config->type == OPTIMIZER_SGD)
             be->sgd(be, &(SgdArgs){p->value, p->grad, lr * p->lr_scale, decay, clip});
         else
-            be->adamw(be, &(AdamWArgs){.w = p->value, .g = p->grad, .m = p->moment[0], .v = p->moment[1],
-                                       .lr = lr * p->lr_scale, .beta1 = config->betas[0], .beta2 = config->betas[1],
-                                       .eps = config->eps, .weight_decay = decay, .grad_scale = clip, .t = t});
+            be->adamw(be, &(AdamWArgs){.w = p->value,
+                                       .g = p->grad,
+                                       .m = p->moment[0],
+                                       .v = p->moment[1],
+                                       .lr = lr * p->lr_scale,
+                                       .beta1 = config->betas[0],
+                                       .beta2 = config->betas[1],
+                                       .eps = config->eps,
+                                       .weight_decay = decay,
+                                       .grad_scale = clip,
+                                       .t = t});
     }
 }

@@ -22,4 +22,5 @@ Status optimizer_create_moments(ParamSet *set, OptimizerType type, Arena *arena)
 double lr_at(const LrScheduleSection *schedule, double base, int64_t step, int64_t n_steps);
 
 /** Update every trainable parameter of the set; t counts real updates from 1; gradients are multiplied by clip first. */
-void optimizer_update(ParamSet *set, const Backend *be, const OptimizerSection *config, double lr, double clip, int64_t t);
+void optimizer_update(ParamSet *set, const Backend *be, const OptimizerSection *config, double lr,
+                      double clip, int64_t t);

@@ -1,0 +1,131 @@
+#include "train/probe.h"
+#include "io/file.h"
+#include "io/json.h"
+
+#include <math.h>
+
+/* The last stage of the model, NULL on other ranks. */
+static Stage *head_stage(const Engine *e)
+{
+    return e->stage[e->n_stages - 1];
+}
+
+static Status take_logits(Engine *e, const ProbePlan *plan)
+{
+    Stage *s = head_stage(e);
+    if (!s) return OK;
+    TRY(arena_alloc(&e->arena, &s->logits_m, (size_t)plan->n_rows, sizeof *s->logits_m));
+    for (int64_t m = 0; m < plan->n_rows; m++) {
+        s->logits_m[m] = tensor2(NULL, s->run.dtype_acc, plan->row[m].n_tokens, e->model->vocab);
+        TRY(arena_alloc(&e->arena, &s->logits_m[m].data, (size_t)tensor_size(s->logits_m[m]),
+                        sizeof(float)));
+    }
+    return OK;
+}
+
+static Status write_logits(const Engine *e, const ProbePlan *plan, Arena *arena)
+{
+    const Stage *s = head_stage(e);
+    if (!s) return OK;
+    TensorDecl *decl = ARENA_NEW(arena, TensorDecl, plan->n_rows);
+    for (int64_t m = 0; m < plan->n_rows; m++)
+        decl[m] = (TensorDecl){text_format(arena, "mb%lld", (long long)m), DTYPE_F32, 2,
+                               s->logits_m[m].dim};
+    SafetensorsWriter *writer;
+    TRY(safetensors_writer_create(&writer, path_join(arena, plan->out, "logits.safetensors"), decl,
+                                  (int)plan->n_rows, arena));
+    Status status = safetensors_writer_begin(writer);
+    for (int64_t m = 0; m < plan->n_rows && status == OK; m++)
+        status = safetensors_write_f32(writer, decl[m].name, 0, tensor_size(s->logits_m[m]),
+                                       s->logits_m[m].data);
+    if (status == OK) return safetensors_writer_finish(&writer);
+    safetensors_writer_abort(&writer);
+    return status;
+}
+
+static Status write_grads(Engine *e, const ProbePlan *plan, Arena *arena)
+{
+    bool *present;
+    TRY(engine_present(&present, e, PARAM_GRAD, arena));
+    HfWrite how = {
+        .dir = plan->out, .what = PARAM_GRAD, .dtype = DTYPE_F32, .only_file = "grads.safetensors"};
+    return hf_write(e->layout, &e->set, e->mesh->world, &how, present, arena);
+}
+
+static void put(TextBuffer *out, const char *key, double value)
+{
+    text_append_format(out, "  \"%s\": ", key);
+    json_append_real(out, value);
+    text_append_format(out, ",\n");
+}
+
+static Status write_losses(const Engine *e, const ProbePlan *plan, const EngineSums *sums,
+                           const BatchTotals *totals, Arena *arena)
+{
+    const LossSection *loss = &e->config->loss;
+    int64_t n_moe = model_config_n_moe_layers(e->model);
+    bool learns = totals->weight > 0;
+    double balancing = n_moe ? (learns ? loss->balancing_alpha * sums->balancing_raw : 0) : NAN;
+    double z = n_moe ? (learns ? loss->z_alpha * sums->z_raw / (double)totals->n_tokens : 0) : NAN;
+    TextBuffer out;
+    text_buffer_init(&out, arena);
+    text_append_format(&out, "{\n");
+    put(&out, "ce", sums->ce);
+    put(&out, "balancing", balancing);
+    put(&out, "balancing_raw", n_moe ? sums->balancing_raw : NAN);
+    put(&out, "z", z);
+    put(&out, "total", sums->ce + (n_moe ? balancing + z : 0));
+    put(&out, "grad_norm", sums->norm);
+    text_append_format(&out, "  \"trained_tokens\": %lld,\n  \"tokens_per_expert\": {",
+                       (long long)totals->n_trained);
+    bool first = true;
+    for (int64_t l = 0; l < e->model->n_layers; l++) {
+        if (!model_config_is_moe(e->model, l)) continue;
+        text_append_format(&out, "%s\n    \"%lld\": [", first ? "" : ",", (long long)l);
+        for (int64_t k = 0; k < e->model->n_experts; k++)
+            text_append_format(&out, "%s%lld", k ? ", " : "",
+                               (long long)sums->count_le[l * e->model->n_experts + k]);
+        text_append_format(&out, "]");
+        first = false;
+    }
+    text_append_format(&out, "%s}\n}\n", first ? "" : "\n  ");
+    return file_write_atomic(path_join(arena, plan->out, "losses.json"), out.text, out.length);
+}
+
+static Status run(Engine *e, const ProbePlan *plan)
+{
+    Comm *world = e->mesh->world;
+    const LossSection *loss = &plan->config->loss;
+    if (plan->logits) TRY(comm_agree(world, take_logits(e, plan)));
+    BatchConfig batch = {loss->reduction, loss->balancing_alpha, loss->z_alpha};
+    BatchTotals totals;
+    MicroBatch *mb = batch_build_rank(&totals, plan->row, plan->n_rows, e->mesh->coord[AXIS_DP],
+                                      e->mesh->size[AXIS_DP], &batch, &e->step);
+    engine_forward_backward(e, mb);
+    EngineSums sums;
+    engine_sums(&sums, e, PASS_TRAIN, 0);
+    TRY(comm_agree(world, world->rank == 0 ? write_losses(e, plan, &sums, &totals, &e->step) : OK));
+    if (plan->logits) TRY(comm_agree(world, write_logits(e, plan, &e->step)));
+    if (plan->grads) TRY(write_grads(e, plan, &e->step));
+    return OK;
+}
+
+Status probe_run(const ProbePlan *plan, Comm *world)
+{
+    EngineSetup setup = {.config = plan->config,
+                         .model = plan->model,
+                         .weights = plan->weights,
+                         .n_train = (int)(plan->n_rows / plan->config->parallel.dp_size),
+                         .max_positions = 1};
+    for (int64_t i = 0; i < plan->n_rows; i++) {
+        if (plan->row[i].n_tokens > setup.max_positions)
+            setup.max_positions = plan->row[i].n_tokens;
+        setup.row_tokens += plan->row[i].n_tokens;
+    }
+    setup.row_tokens /= plan->n_rows;
+    Engine *engine;
+    TRY(engine_create(&engine, &setup, world, NULL));
+    Status status = run(engine, plan);
+    engine_free(&engine);
+    return status;
+}

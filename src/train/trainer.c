@@ -1,0 +1,279 @@
+#include "train/trainer.h"
+#include "base/clock.h"
+#include "io/file.h"
+#include "train/evaluate.h"
+#include "train/metrics.h"
+#include "train/optimizer.h"
+
+#include <math.h>
+#include <stdio.h>
+
+typedef struct Trainer {
+    const TrainPlan *plan;
+    const TrainConfig *config;
+    Engine *engine;
+    Comm *world;
+    bool lead; /* rank 0: writes metrics, shows progress */
+    Log log;
+    MetricsFile metrics;
+    TrainState state;
+    double bubble_predicted;
+    double started; /* clock at the first step */
+} Trainer;
+
+int64_t train_n_steps(const TrainConfig *config, int64_t n_rows)
+{
+    if (config->train.steps >= 0) return config->train.steps;
+    return (int64_t)ceil(config->train.epochs * (double)n_rows /
+                         (double)config->train.global_batch_size);
+}
+
+/*
+ * The bubble of the schedule when every stage takes the time of its FLOPs: input and weight gradients as much as the forward,
+ * but for the head, which does all three in F.
+ */
+static Status predict_bubble(double *bubble, Engine *e, int64_t row_tokens)
+{
+    ArenaMark mark = arena_mark(&e->step);
+    double *f = ARENA_NEW(&e->step, double, e->n_stages),
+           *backward = ARENA_NEW(&e->step, double, e->n_stages);
+    for (int s = 0; s < e->n_stages; s++) {
+        for (int64_t i = 0; i < e->range[s].n; i++)
+            backward[s] += layer_flops(e->model, e->range[s].first + i, row_tokens);
+        f[s] = backward[s] + (e->range[s].has_head ? 3 * head_flops(e->model) : 0);
+    }
+    Costs costs = {.f_s = f, .i_s = backward, .w_s = backward};
+    ScheduleReport report;
+    TRY(schedule_simulate(&report, e->schedule[PASS_TRAIN], &costs, 1, &e->step));
+    *bubble = report.bubble;
+    arena_rewind(&e->step, mark);
+    return OK;
+}
+
+static double step_flops(const Engine *e, const BatchTotals *totals)
+{
+    const ModelConfig *c = e->model;
+    return 6 * active_matrix_params(c) * (double)totals->n_tokens +
+           12 * (double)(c->n_heads * c->head_dim) * (double)totals->n_pairs * (double)c->n_layers;
+}
+
+static void show(Trainer *t, const Metrics *m)
+{
+    if (!t->lead) return;
+    double now = clock_seconds(), left = (now - t->started) /
+                                         (double)(m->step - t->plan->state.step) *
+                                         (double)(t->plan->n_steps - m->step);
+    char line[256];
+    snprintf(line, sizeof line,
+             "step %lld/%lld  loss %.4f  ce %.4f  norm %.3g  lr %.3g  %.0f tokens/s",
+             (long long)m->step, (long long)t->plan->n_steps, m->total, m->ce, m->grad_norm, m->lr,
+             (double)m->tokens / m->time_step);
+    bool due = m->step % t->config->log.interval == 0 || m->step == t->plan->n_steps;
+    if (t->log.terminal) {
+        log_progress(&t->log, "%s  %d:%02d left", line, (int)left / 60, (int)left % 60);
+        if (due) log_file_line(&t->log, "%s", line);
+    } else if (due) {
+        log_line(&t->log, "%s", line);
+    }
+}
+
+/* Update the weights unless this step must not (numerics.md 2 and 8). */
+static void update(Trainer *t, const EngineSums *sums, const BatchTotals *totals, double lr)
+{
+    const TrainSection *c = &t->config->train;
+    const char *reason = NULL;
+    char text[160];
+    if (totals->weight == 0) {
+        reason = "no trained token";
+    } else if (sums->bad_tensor) {
+        snprintf(text, sizeof text, "gradient not finite, first in %s", sums->bad_tensor);
+        reason = text;
+    } else if (sums->norm > c->skip_grad_norm_threshold) {
+        snprintf(text, sizeof text, "gradient norm %g above train.skip_grad_norm_threshold %g",
+                 sums->norm, c->skip_grad_norm_threshold);
+        reason = text;
+    }
+    if (reason) {
+        t->state.skipped++;
+        if (t->lead) log_line(&t->log, "step %lld skipped: %s", (long long)t->state.step, reason);
+        return;
+    }
+    t->state.updates++;
+    double clip = c->max_grad_norm > 0 ? fmin(1, c->max_grad_norm / (sums->norm + 1e-6)) : 1;
+    optimizer_update(&t->engine->set, &t->engine->be, &t->config->optimizer, lr, clip,
+                     t->state.updates);
+}
+
+static Status train_step(Trainer *t, Metrics *m, bool *stop)
+{
+    Engine *e = t->engine;
+    const TrainConfig *c = t->config;
+    double begin = clock_seconds();
+    breadcrumb()->step = ++t->state.step;
+    arena_reset(&e->step);
+    int64_t n_rows = c->train.global_batch_size;
+    Row *rows = ARENA_NEW(&e->step, Row, n_rows);
+    dataset_rows(t->plan->train, t->state.position, n_rows, rows);
+    BatchConfig batch = {c->loss.reduction, c->loss.balancing_alpha, c->loss.z_alpha};
+    BatchTotals totals;
+    MicroBatch *mb = batch_build_rank(&totals, rows, n_rows, e->mesh->coord[AXIS_DP],
+                                      e->mesh->size[AXIS_DP], &batch, &e->step);
+    double built = clock_seconds();
+    engine_forward_backward(e, mb);
+    bool asked = t->plan->stop && *t->plan->stop;
+    EngineSums sums;
+    engine_sums(&sums, e, PASS_TRAIN, asked);
+    *stop = sums.flags > 0;
+    double lr = lr_at(&c->lr_schedule, c->optimizer.lr, t->state.step - 1, t->plan->n_steps);
+    update(t, &sums, &totals, lr);
+    t->state.position += n_rows;
+    t->state.tokens += totals.n_tokens;
+    t->state.trained_tokens += totals.n_trained;
+
+    bool learns = totals.weight > 0, moe = model_config_n_moe_layers(e->model) > 0;
+    double balancing = moe ? learns ? c->loss.balancing_alpha * sums.balancing_raw : 0 : NAN;
+    double z = moe ? learns ? c->loss.z_alpha * sums.z_raw / (double)totals.n_tokens : 0 : NAN;
+    *m = (Metrics){
+        .step = t->state.step,
+        .epoch = (double)t->state.position / (double)dataset_n_rows(t->plan->train),
+        .ce = sums.ce,
+        .balancing = balancing,
+        .z = z,
+        .total = sums.ce + (moe ? balancing + z : 0),
+        .grad_norm = sums.norm,
+        .lr = lr,
+        .tokens = totals.n_tokens,
+        .trained_tokens = totals.n_trained,
+        .skipped = t->state.skipped,
+        .max_violation = moe ? sums.max_violation : NAN,
+        .time_data = built - begin,
+        .time_step = clock_seconds() - begin,
+        .flops = step_flops(e, &totals),
+        .bubble = (sums.total - sums.busy) / sums.total,
+        .bubble_predicted = t->bubble_predicted,
+        .memory_r = sums.memory_r,
+        .n_ranks = e->mesh->size[AXIS_PP],
+        .eval_loss = NAN,
+    };
+    return OK;
+}
+
+static void maybe_evaluate(Trainer *t, Metrics *m)
+{
+    int64_t interval = t->config->train.eval_interval;
+    if (!t->plan->eval ||
+        !(m->step == t->plan->n_steps || (interval > 0 && m->step % interval == 0)))
+        return;
+    EvalResult result;
+    evaluate(&result, t->engine, t->plan->eval);
+    m->eval_loss = result.loss;
+    if (t->lead) log_line(&t->log, "step %lld  eval loss %.4f", (long long)m->step, result.loss);
+}
+
+static Status maybe_save(Trainer *t, bool last)
+{
+    const CheckpointSection *c = &t->config->checkpoint;
+    int64_t step = t->state.step;
+    if (last || (c->interval > 0 && step % c->interval == 0))
+        TRY(checkpoint_save(t->engine, &t->state, &t->log));
+    if (c->hf_interval > 0 && step % c->hf_interval == 0)
+        TRY(export_step(t->engine, step, &t->log));
+    return OK;
+}
+
+static Status loop(Trainer *t)
+{
+    t->started = clock_seconds();
+    while (t->state.step < t->plan->n_steps) {
+        Metrics m;
+        bool stop;
+        TRY(train_step(t, &m, &stop));
+        maybe_evaluate(t, &m);
+        show(t, &m);
+        Status status = t->lead ? metrics_append(&t->metrics, &m, &t->engine->step) : OK;
+        breadcrumb()->step = 0;
+        TRY(comm_agree(t->world, status));
+        bool last = t->state.step == t->plan->n_steps;
+        TRY(maybe_save(t, last || stop));
+        if (stop && !last) {
+            if (t->lead)
+                log_line(&t->log, "stopped after step %lld; go on with --resume",
+                         (long long)t->state.step);
+            return FAIL(ERR_STOPPED, "stopped by a signal after step %lld",
+                        (long long)t->state.step);
+        }
+    }
+    return export_step(t->engine, -1, &t->log);
+}
+
+static Status describe(Trainer *t)
+{
+    Engine *e = t->engine;
+    TRY(optimizer_create_moments(&e->set, t->config->optimizer.type, &e->arena));
+    if (t->plan->checkpoint) TRY(checkpoint_load_moments(e, t->plan->checkpoint));
+    if (!t->lead) return OK;
+    TextBuffer split;
+    text_buffer_init(&split, &e->step);
+    for (int s = 0; s < e->n_stages; s++)
+        text_append_format(&split, "%s%lld", s ? "+" : "", (long long)e->range[s].n);
+    int64_t n_params = 0;
+    for (int i = 0; i < e->whole.n; i++)
+        if (!e->whole.at[i]->tied_copy) n_params += tensor_size(e->whole.at[i]->value);
+    log_line(&t->log,
+             "%s: %lld parameters in %lld layers (%s) on %d ranks of %d threads, schedule %s, %lld "
+             "steps of %lld rows",
+             e->model->family->model_type, (long long)n_params, (long long)e->model->n_layers,
+             split.text, t->world->size, e->be.n_threads, t->config->parallel.schedule,
+             (long long)t->plan->n_steps, (long long)t->config->train.global_batch_size);
+    if (t->plan->checkpoint) log_line(&t->log, "resumed from %s", t->plan->checkpoint);
+    const char *path = path_join(&e->step, t->config->train.output, "metrics.jsonl");
+    return metrics_open(&t->metrics, path, t->plan->checkpoint ? t->plan->state.step : -1,
+                        &e->arena);
+}
+
+static EngineSetup engine_setup(const TrainPlan *plan)
+{
+    EngineSetup setup = {.config = plan->config,
+                         .model = plan->model,
+                         .weights = plan->weights,
+                         .max_positions = 1,
+                         .row_tokens = 1,
+                         .n_train = 1};
+    if (plan->train) {
+        setup.n_train =
+            (int)(plan->config->train.global_batch_size / plan->config->parallel.dp_size);
+        setup.max_positions = dataset_longest(plan->train);
+        setup.row_tokens = dataset_n_tokens(plan->train) / dataset_n_rows(plan->train);
+    }
+    if (plan->eval) {
+        evaluate_passes(setup.n_forward, dataset_n_rows(plan->eval));
+        if (dataset_longest(plan->eval) > setup.max_positions)
+            setup.max_positions = dataset_longest(plan->eval);
+    }
+    return setup;
+}
+
+Status train_run(const TrainPlan *plan, Comm *world)
+{
+    Trainer t = {.plan = plan,
+                 .config = plan->config,
+                 .world = world,
+                 .lead = world->rank == 0,
+                 .state = plan->state,
+                 .metrics = {.fd = -1}};
+    Arena paths;
+    arena_init(&paths, "paths");
+    TRY(comm_agree(world, log_open(&t.log, path_join(&paths, plan->config->train.output, "log.txt"),
+                                   world->rank, t.lead)));
+    EngineSetup setup = engine_setup(plan);
+    Status status = engine_create(&t.engine, &setup, world, t.lead ? &t.log : NULL);
+    if (status == OK) status = comm_agree(world, describe(&t));
+    if (status == OK && plan->train)
+        status = comm_agree(world, predict_bubble(&t.bubble_predicted, t.engine, setup.row_tokens));
+    if (status == OK) status = loop(&t);
+    metrics_close(&t.metrics);
+    log_close(&t.log);
+    engine_free(&t.engine);
+    arena_free(&paths);
+    return status;
+}
