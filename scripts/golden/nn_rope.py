@@ -17,9 +17,11 @@ CASES = [
                    "mscale_all_dim": 0.7, "original_max_position_embeddings": 4096}),
     ("yarn", 1e4, {"factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.25,
                    "original_max_position_embeddings": 2048}),
-    # the correction range collapses to one dim: HF widens it by 0.001
+    # the range of blended dims is empty: HF widens it by 0.001
     ("yarn", 1e4, {"factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
                    "original_max_position_embeddings": 4}),
+    ("yarn", 1e4, {"factor": 4.0, "beta_fast": 8.0, "beta_slow": 8.0, "truncate": False,
+                   "original_max_position_embeddings": 2048}),
 ]
 for kind, theta, scaling in CASES:
     config = LlamaConfig(hidden_size=16, num_attention_heads=1, head_dim=16, rope_theta=theta,

@@ -126,16 +126,26 @@ static void forward(Subject *s)
     assert_same_bits("choices under a step", l->saved.moe.router.id_tk, l->first_id_tk);
 }
 
+/* NaN over the first bytes of an empty arena. */
+static void spoil(Arena *arena, size_t bytes)
+{
+    ArenaMark mark = arena_mark(arena);
+    memset(arena_take(arena, bytes), 0xff, bytes);
+    arena_rewind(arena, mark);
+}
+
 static void backward_input(Subject *s, Tensor dx, double beta)
 {
     (void)beta;
     Layer *l = s->saved;
-    block_backward_input(&l->block, &l->saved, &s->f->run, &s->f->i_to_w, dx, s->r);
-    /* What is only needed until here is gone: W must not look at it. */
-    const size_t bytes = s->f->f_to_i.used;
-    arena_reset(&s->f->f_to_i);
-    memset(arena_take(&s->f->f_to_i, bytes), 0xff, bytes);
-    assert_int_equal(s->f->scratch.used, 0);
+    Fixture *f = s->f;
+    block_backward_input(&l->block, &l->saved, &f->run, &f->i_to_w, dx, s->r);
+    assert_int_equal(f->scratch.used, 0);
+    /* What lives only until here is gone: W must not look at it. */
+    const size_t bytes = f->f_to_i.used;
+    arena_reset(&f->f_to_i);
+    spoil(&f->f_to_i, bytes);
+    spoil(&f->scratch, f->scratch.high_water);
 }
 
 static void backward_weight(Subject *s)
@@ -266,6 +276,45 @@ static void block__declares_in_the_order_of_the_model(void **state)
     }
 }
 
+/* Bytes of an arena against the tensors that the plan puts there; each may be padded. */
+static void check_bytes(const char *what, const Arena *arena, int64_t elements, int n_tensors)
+{
+    size_t least = (size_t)elements * sizeof(double), most = least + 128 * (size_t)n_tensors;
+    if (arena->used < least || arena->used > most)
+        fail_msg("%s: %zu bytes, expected %zu to %zu", what, arena->used, least, most);
+}
+
+static void block__keeps_what_the_plan_says_and_no_more(void **state)
+{
+    (void)state;
+    enum { N = 256, G = 2, K = 2, R = N * K };
+    for (int moe = 0; moe < 2; moe++) {
+        Layer l;
+        const int length[] = {16};
+        layer_open(&l, DTYPE_F64, 1, length, block_config(NULL, G, false, moe, K, true));
+        Fixture *f = &l.f;
+        int segments[N / 16];
+        for (int i = 0; i < N / 16; i++) segments[i] = 16;
+        fixture_row(f, N / 16, segments, 10);
+        Subject s = layer_subject(&l);
+        forward(&s);
+        /* x2 and two rstd; q k v, raw q k and their rstd, lse; then h, or p lse weight id count and h */
+        int64_t to_i = N * (D + 2) + N * (2 * H * C + 3 * G * C + H + G + H);
+        to_i += moe ? N * (E + 1 + K) + R / 2 + E + R * 2 * F : N * 2 * F_DENSE;
+        /* h1 h2 o; then a, or a weight and lists */
+        int64_t to_w = N * (2 * D + H * C);
+        to_w += moe ? R * (F + 1) + 3 * R / 2 : N * F_DENSE;
+        /* dx2, dq dk dv; then dh, or dlogit dh */
+        int64_t i_to_w = N * (D + H * C + 2 * G * C);
+        i_to_w += moe ? N * E + R * 2 * F : N * 2 * F_DENSE;
+        check_bytes("f_to_i", &f->f_to_i, to_i, 18);
+        check_bytes("f_to_w", &f->f_to_w, to_w, 10);
+        block_backward_input(&l.block, &l.saved, &f->run, &f->i_to_w, fixture_tensor(f, N, D), s.r);
+        check_bytes("i_to_w", &f->i_to_w, i_to_w, 6);
+        fixture_close(f);
+    }
+}
+
 /* A recomputed layer keeps nothing but x and runs its forward again in I, all in the arena I -> W. */
 static void block__recomputed_gives_the_same_bits(void **state)
 {
@@ -387,6 +436,7 @@ int main(void)
         cmocka_unit_test(block__gradients_are_difference_quotients),
         cmocka_unit_test(block__equals_transformers),
         cmocka_unit_test(block__declares_in_the_order_of_the_model),
+        cmocka_unit_test(block__keeps_what_the_plan_says_and_no_more),
         cmocka_unit_test(block__recomputed_gives_the_same_bits),
         cmocka_unit_test(block__cache_token_by_token_equals_the_whole),
         cmocka_unit_test(block__f32_on_cpu_is_near_f64_on_ref),
