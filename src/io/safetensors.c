@@ -17,14 +17,14 @@ typedef struct FileDType {
 
 // clang-format off
 static const FileDType file_dtypes[] = {
-    {"F32",      32, DTYPE_F32},   {"F64",      64, DTYPE_F64},   {"BF16",     16, DTYPE_BF16},
-    {"F16",      16, DTYPE_F16},   {"I32",      32, DTYPE_I32},   {"I64",      64, DTYPE_I64},
-    {"U8",        8, DTYPE_U8},    {"BOOL",      8, DTYPE_COUNT}, {"I8",        8, DTYPE_COUNT},
-    {"I16",      16, DTYPE_COUNT}, {"U16",      16, DTYPE_COUNT}, {"U32",      32, DTYPE_COUNT},
-    {"U64",      64, DTYPE_COUNT}, {"C64",      64, DTYPE_COUNT}, {"F8_E4M3",   8, DTYPE_COUNT},
-    {"F8_E5M2",   8, DTYPE_COUNT}, {"F8_E8M0",   8, DTYPE_COUNT}, {"F8_E4M3FNUZ", 8, DTYPE_COUNT},
-    {"F8_E5M2FNUZ", 8, DTYPE_COUNT}, {"F6_E2M3", 6, DTYPE_COUNT}, {"F6_E3M2",   6, DTYPE_COUNT},
-    {"F4",        4, DTYPE_COUNT},
+    {"F32",         32, DTYPE_F32},  {"F64",         64, DTYPE_F64},  {"BF16",        16, DTYPE_BF16},
+    {"F16",         16, DTYPE_F16},  {"I32",         32, DTYPE_I32},  {"I64",         64, DTYPE_I64},
+    {"U8",           8, DTYPE_U8},   {"BOOL",         8, DTYPE_COUNT}, {"I8",           8, DTYPE_COUNT},
+    {"I16",         16, DTYPE_COUNT}, {"U16",         16, DTYPE_COUNT}, {"U32",         32, DTYPE_COUNT},
+    {"U64",         64, DTYPE_COUNT}, {"C64",         64, DTYPE_COUNT}, {"F8_E4M3",      8, DTYPE_COUNT},
+    {"F8_E5M2",      8, DTYPE_COUNT}, {"F8_E8M0",      8, DTYPE_COUNT}, {"F8_E4M3FNUZ",  8, DTYPE_COUNT},
+    {"F8_E5M2FNUZ",  8, DTYPE_COUNT}, {"F6_E2M3",      6, DTYPE_COUNT}, {"F6_E3M2",      6, DTYPE_COUNT},
+    {"F4",           4, DTYPE_COUNT},
 };
 // clang-format on
 
