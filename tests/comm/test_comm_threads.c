@@ -151,7 +151,7 @@ static Status breadcrumb_of_rank(Comm *world, void *arg)
 {
     (void)arg;
     EXPECT(breadcrumb()->rank == world->rank);
-    char large[8 * 1024 * 1024]; /* the stack has room for a deep call */
+    char large[4 * 1024 * 1024]; /* the stack has room for a deep call */
     memset(large, world->rank, sizeof large);
     EXPECT(large[sizeof large - 1] == world->rank);
     return OK;

@@ -1,0 +1,202 @@
+#include "pipeline/schedule_text.h"
+
+#include "pipeline/schedule_svg.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *const schedule_format_names[SCHEDULE_FORMAT_COUNT + 1] = {"grid", "csv",   "json",
+                                                                      "svg",  "trace", NULL};
+
+const char *action_text(char *text, ActionKind kind, int stage, int mb)
+{
+    snprintf(text, ACTION_TEXT_MAX, "%d%s%d", stage, action_names[kind], mb);
+    return text;
+}
+
+static void print_csv(TextBuffer *out, const Schedule *s, bool with_comm)
+{
+    char text[ACTION_TEXT_MAX];
+    for (int r = 0; r < s->n_ranks; r++) {
+        const char *comma = "";
+        for (int k = 0; k < s->list[r].n; k++) {
+            const Action *a = &s->list[r].at[k];
+            if (!with_comm && !action_is_compute(a->kind)) continue;
+            text_append_format(out, "%s%s", comma, action_text(text, a->kind, a->stage, a->mb));
+            comma = ",";
+        }
+        text_append(out, "\n", 1);
+    }
+}
+
+void schedule_print_comm_csv(TextBuffer *out, const Schedule *s)
+{
+    print_csv(out, s, true);
+}
+
+/* Columns of one unit of time; a unit is the shortest action. */
+typedef struct Grid {
+    double unit, first;
+    int n_columns, width; /* characters per column, the blank between two included */
+    bool with_stage;
+} Grid;
+
+static Grid grid_of(const Schedule *s, const ScheduleReport *report)
+{
+    Grid grid = {.unit = INFINITY, .first = INFINITY, .with_stage = s->n_stages > s->n_ranks};
+    for (int r = 0; r < s->n_ranks; r++)
+        for (int k = 0; k < s->list[r].n; k++) {
+            if (!action_is_compute(s->list[r].at[k].kind)) continue;
+            double time = report->rank[r].end[k] - report->rank[r].start[k];
+            if (time > 0) grid.unit = fmin(grid.unit, time);
+            grid.first = fmin(grid.first, report->rank[r].start[k]);
+        }
+    double columns = isinf(grid.unit) ? 0 : ceil(report->makespan / grid.unit - 1e-6);
+    grid.n_columns = columns > 20000 ? 20000 : (int)columns;
+    if (grid.n_columns > 0) grid.unit = fmax(grid.unit, report->makespan / grid.n_columns);
+    char text[ACTION_TEXT_MAX];
+    grid.width = (int)strlen(action_text(text, ACT_F, s->n_stages - 1, s->n_mb - 1)) + 1;
+    if (!grid.with_stage) grid.width -= snprintf(NULL, 0, "%d", s->n_stages - 1);
+    return grid;
+}
+
+/* Dots are idle, dashes the rest of an action longer than a unit. */
+static void draw_row(char *row, const Grid *grid, const ActionList *list, const RankReport *rank)
+{
+    int length = grid->n_columns * grid->width;
+    memset(row, ' ', (size_t)length);
+    for (int c = 0; c < grid->n_columns; c++) row[c * grid->width] = '.';
+    for (int k = 0; k < list->n; k++) {
+        const Action *a = &list->at[k];
+        if (!action_is_compute(a->kind)) continue;
+        int from = (int)lround((rank->start[k] - grid->first) / grid->unit);
+        int to = (int)lround((rank->end[k] - grid->first) / grid->unit);
+        if (from >= grid->n_columns) from = grid->n_columns - 1;
+        if (to <= from) to = from + 1;
+        if (to > grid->n_columns) to = grid->n_columns;
+        char text[ACTION_TEXT_MAX], *cell = row + from * grid->width;
+        if (grid->with_stage)
+            action_text(text, a->kind, a->stage, a->mb);
+        else
+            snprintf(text, sizeof text, "%s%d", action_names[a->kind], a->mb);
+        int space = (to - from) * grid->width - 1, n = (int)strlen(text);
+        for (int i = 0; i < space; i++)
+            cell[i] = i < n ? text[i] : space >= grid->width ? '-' : ' ';
+        cell[space] = ' ';
+    }
+    while (length > 0 && row[length - 1] == ' ') length--;
+    row[length] = '\0';
+}
+
+static void print_grid(TextBuffer *out, const Schedule *s, const ScheduleReport *report)
+{
+    text_append_format(out, "schedule %s   ranks %d   stages %d   microbatches %d\n", s->name,
+                       s->n_ranks, s->n_stages, s->n_mb);
+    text_append_format(out, "makespan %g   work %g   bubble %.2f %%\n", report->makespan,
+                       report->work, 100 * report->bubble);
+    text_append_format(
+        out, "F forward   I input gradient   W weight gradient   B = I then W   . idle\n\n");
+    Grid grid = grid_of(s, report);
+    char *row = arena_take(out->arena, (size_t)grid.n_columns * (size_t)grid.width + 1);
+    for (int r = 0; r < s->n_ranks; r++) {
+        draw_row(row, &grid, &s->list[r], &report->rank[r]);
+        text_append_format(out, "rank %-3d %s\n", r, row);
+    }
+    text_append_format(out,
+                       "\nrank  stages       busy   in flight   activation   slots i w iw send\n");
+    for (int r = 0; r < s->n_ranks; r++) {
+        char stages[64] = "";
+        size_t n = 0;
+        for (int stage = 0; stage < s->n_stages && n < sizeof stages - 12; stage++)
+            if (s->rank_of_stage[stage] == r)
+                n += (size_t)snprintf(stages + n, sizeof stages - n, "%s%d", n ? "," : "", stage);
+        text_append_format(out, "%4d  %-8s %8g   %9d   %10g", r, stages, report->rank[r].busy,
+                           report->rank[r].peak_in_flight, report->rank[r].peak_activation);
+        if (s->has_slots)
+            text_append_format(out, "         %d %d %d %d", s->n_slots[r].f_to_i,
+                               s->n_slots[r].f_to_w, s->n_slots[r].i_to_w, s->n_slots[r].send);
+        text_append(out, "\n", 1);
+    }
+}
+
+static void print_json(TextBuffer *out, const Schedule *s, const ScheduleReport *report)
+{
+    char text[ACTION_TEXT_MAX];
+    text_append_format(out,
+                       "{\"makespan\": %.17g, \"work\": %.17g, \"bubble\": %.17g, \"ranks\": [",
+                       report->makespan, report->work, report->bubble);
+    for (int r = 0; r < s->n_ranks; r++) {
+        const char *comma = "";
+        text_append_format(out, "%s\n  {\"stages\": [", r ? "," : "");
+        for (int stage = 0; stage < s->n_stages; stage++) {
+            if (s->rank_of_stage[stage] != r) continue;
+            text_append_format(out, "%s%d", comma, stage);
+            comma = ", ";
+        }
+        text_append_format(out, "], \"actions\": [");
+        comma = "";
+        for (int k = 0; k < s->list[r].n; k++) {
+            const Action *a = &s->list[r].at[k];
+            if (!action_is_compute(a->kind)) continue;
+            text_append_format(out, "%s\"%s\"", comma, action_text(text, a->kind, a->stage, a->mb));
+            comma = ", ";
+        }
+        text_append_format(
+            out, "], \"busy\": %.17g, \"peak_in_flight\": %d, \"peak_activation\": %.17g}",
+            report->rank[r].busy, report->rank[r].peak_in_flight, report->rank[r].peak_activation);
+    }
+    text_append_format(out, "],\n \"valid\": true, \"errors\": []}\n");
+}
+
+void schedule_print_invalid_json(TextBuffer *out, const char *error)
+{
+    text_append_format(out,
+                       "{\"makespan\": null, \"work\": null, \"bubble\": null, \"ranks\": [],\n "
+                       "\"valid\": false, \"errors\": [\"");
+    for (const char *c = error; *c; c++) {
+        if (*c == '"' || *c == '\\') text_append(out, "\\", 1);
+        if ((unsigned char)*c < 0x20)
+            text_append_format(out, "\\u%04x", (unsigned)*c);
+        else
+            text_append(out, c, 1);
+    }
+    text_append_format(out, "\"]}\n");
+}
+
+static void print_trace(TextBuffer *out, const Schedule *s, const ScheduleReport *report)
+{
+    char text[ACTION_TEXT_MAX];
+    text_append_format(out, "{\"traceEvents\": [");
+    for (int r = 0; r < s->n_ranks; r++) {
+        text_append_format(
+            out,
+            "%s\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 0, \"tid\": %d, "
+            "\"args\": {\"name\": \"rank %d\"}}",
+            r ? "," : "", r, r);
+        for (int k = 0; k < s->list[r].n; k++) {
+            const Action *a = &s->list[r].at[k];
+            if (!action_is_compute(a->kind)) continue;
+            double start = report->rank[r].start[k], end = report->rank[r].end[k];
+            text_append_format(out,
+                               ",\n{\"name\": \"%s\", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": 0, "
+                               "\"tid\": %d, \"ts\": %.17g, \"dur\": %.17g}",
+                               action_text(text, a->kind, a->stage, a->mb), action_names[a->kind],
+                               r, 1e3 * start, 1e3 * (end - start));
+        }
+    }
+    text_append_format(out, "\n]}\n");
+}
+
+void schedule_print(TextBuffer *out, ScheduleFormat format, const Schedule *s,
+                    const ScheduleReport *report)
+{
+    switch (format) {
+    case SCHEDULE_GRID: print_grid(out, s, report); break;
+    case SCHEDULE_CSV: print_csv(out, s, false); break;
+    case SCHEDULE_JSON: print_json(out, s, report); break;
+    case SCHEDULE_SVG: schedule_print_svg(out, s, report); break;
+    case SCHEDULE_TRACE: print_trace(out, s, report); break;
+    case SCHEDULE_FORMAT_COUNT: break;
+    }
+}

@@ -1,0 +1,9 @@
+#pragma once
+/** The picture of a simulated schedule. Internal to pipeline; called by schedule_print. */
+#include "pipeline/schedule_text.h"
+
+/**
+ * A lane per rank: actions coloured by kind with their microbatch number, later virtual stages paler,
+ * bubbles hatched; under each lane what is held in memory over time, all ranks to one scale.
+ */
+void schedule_print_svg(TextBuffer *out, const Schedule *schedule, const ScheduleReport *report);
