@@ -67,10 +67,12 @@ Status tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t n, 
 void tokenizer_decode(const Tokenizer *tokenizer, const int32_t *id, int64_t n, bool skip_special,
                       TextBuffer *out);
 
-int64_t tokenizer_vocab_size(const Tokenizer *tokenizer); /* highest id + 1, added tokens included */
+int64_t
+tokenizer_vocab_size(const Tokenizer *tokenizer); /* highest id + 1, added tokens included */
 /** The string as the file has it ("Ġthe"); NULL: no such id. Lent. */
 const char *tokenizer_token(const Tokenizer *tokenizer, int64_t id);
-int32_t tokenizer_id(const Tokenizer *tokenizer, const char *token); /* of such a string; -1: none */
+int32_t tokenizer_id(const Tokenizer *tokenizer,
+                     const char *token); /* of such a string; -1: none */
 bool tokenizer_is_special(const Tokenizer *tokenizer, int64_t id);
 /** From tokenizer_config.json; -1: none. */
 int32_t tokenizer_eos(const Tokenizer *tokenizer);
