@@ -22,6 +22,9 @@ CASES = [
                    "original_max_position_embeddings": 4}),
     ("yarn", 1e4, {"factor": 4.0, "beta_fast": 8.0, "beta_slow": 8.0, "truncate": False,
                    "original_max_position_embeddings": 2048}),
+    # the range ends behind the last dim
+    ("yarn", 10.0, {"factor": 4.0, "beta_fast": 900.0, "beta_slow": 1.0,
+                    "original_max_position_embeddings": 10000}),
 ]
 for kind, theta, scaling in CASES:
     config = LlamaConfig(hidden_size=16, num_attention_heads=1, head_dim=16, rope_theta=theta,

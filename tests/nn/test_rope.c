@@ -29,6 +29,9 @@ static const struct {
      1.138629436111989, {1, 0.079056941, 0.0250000004, 0.00790569466, 0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05}},
     {{.kind = ROPE_YARN, .theta = 1e4, .factor = 4, .beta_fast = 8, .beta_slow = 8, .truncate = false, .original_max_positions = 2048},
      1.138629436111989, {1, 0.316227764, 0.100000001, 0.0316227786, 0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05}},
+    /* the range ends behind the last dim */
+    {{.kind = ROPE_YARN, .theta = 10, .factor = 4, .beta_fast = 900, .beta_slow = 1, .truncate = true, .original_max_positions = 10000},
+     1.138629436111989, {1, 0.749894202, 0.532215893, 0.376514733, 0.265405446, 0.186322227, 0.130195454, 0.0904889554}},
 };
 // clang-format on
 enum { N_CASES = sizeof cases / sizeof *cases };
