@@ -105,7 +105,7 @@ static Status build(Dataset *dataset, Loader *loader)
     free(order);
     TRY(st);
     if (dataset->rows.n_items == 0)
-        return FAIL(ERR_USAGE, "data.train: the ratios leave no sample of %lld",
+        return FAIL(ERR_USAGE, "%s: the ratios leave no sample of %lld", config->key,
                     (long long)n_samples);
     for (int64_t i = 0; i < dataset->rows.n_items; i++) {
         int64_t n = dataset->rows.start[i + 1] - dataset->rows.start[i];
@@ -122,11 +122,11 @@ static Status check_config(const DatasetConfig *config)
     if (config->max_length < 1 || config->max_length > INT32_MAX)
         return FAIL(ERR_USAGE, "data.max_length: found %lld, expected 1 ... %d",
                     (long long)config->max_length, INT32_MAX);
-    if (config->n_sources < 1) return FAIL(ERR_USAGE, "data.train: no files");
+    if (config->n_sources < 1) return FAIL(ERR_USAGE, "%s: no files", config->key);
     for (int s = 0; s < config->n_sources; s++)
         if (!(config->source[s].ratio > 0 && config->source[s].ratio <= 1e6))
-            return FAIL(ERR_USAGE, "data.train: %s: ratio %g, expected above 0 and at most 1e6",
-                        config->source[s].path, config->source[s].ratio);
+            return FAIL(ERR_USAGE, "%s: %s: ratio %g, expected above 0 and at most 1e6",
+                        config->key, config->source[s].path, config->source[s].ratio);
     return OK;
 }
 

@@ -22,6 +22,7 @@ typedef struct DataSource {
 typedef struct DatasetConfig {
     const DataSource *source;
     int n_sources;
+    const char *key; /* of the configuration, for messages: "data.train", "data.eval" */
     DataFormat format;
     PackKind pack;
     int64_t max_length; /* tokens, >= 1; ids rows may be longer */
@@ -41,7 +42,8 @@ typedef struct DatasetConfig {
 typedef struct Dataset Dataset;
 
 /**
- * Read, tokenise and pack all files. The counts of samples, rows, cut and skipped ones go to the log.
+ * Read, tokenise and pack all files. The counts of samples, rows, cut and skipped ones go to the log (NULL on
+ * all ranks but one: they would all say the same). While it works, the samples are held twice.
  *
  * Owner:  the caller frees it with dataset_free. tokenizer (NULL when there is none: then only ids rows are
  *         accepted) is used during this call only.

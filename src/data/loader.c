@@ -43,6 +43,9 @@ static Status encode_checked(TrainedTokens *tokens, const Document *document, co
     if (!loader->chat && needs_template(document))
         return FAIL(loader->chat_status, "%s", loader->chat_fault);
     TRY(document_encode(tokens, document, loader->chat, loader->tokenizer, loader->eos_id));
+    if (tokens->ids.n > INT32_MAX)
+        return FAIL(ERR_UNSUPPORTED, "%lld tokens are too many for one sample (at most %d)",
+                    (long long)tokens->ids.n, INT32_MAX);
     for (int64_t t = 0; t < tokens->ids.n; t++)
         if (tokens->ids.id[t] >= loader->config->vocab_size)
             return FAIL(
@@ -103,8 +106,6 @@ static Status keep_slot(TokenStore *store, TokenCounts *counts, const LoaderSlot
         counts->n_empty++;
         return OK;
     }
-    if (n > INT32_MAX)
-        return FAIL(ERR_UNSUPPORTED, "a sample of %lld tokens is too long", (long long)n);
     int32_t cu[2] = {0, (int32_t)n};
     Row row = {.n_tokens = n,
                .id_t = slot->tokens.ids.id,

@@ -15,13 +15,10 @@ typedef struct Header {
     char magic[8];
     uint32_t version, has_labels;
     char key[HASH_HEX_BYTES + 7]; /* padded to keep what follows aligned */
-    uint64_t checksum;            /* of all bytes after the header and of the counts below */
+    uint64_t checksum;            /* of this header with 0 here, and of all that follows it */
     TokenCounts counts;
     int64_t n_items, n_tokens, n_bounds;
 } Header;
-
-/* Where the checksum of the header itself begins. */
-#define HEADER_CHECKED offsetof(Header, counts)
 
 typedef struct Part {
     void **array;
@@ -49,9 +46,9 @@ static void list_parts(Part part[N_PARTS], TokenStore *s, bool has_labels)
 
 static uint64_t checksum(const Header *header, const void *payload, size_t bytes)
 {
-    uint64_t both[2] = {
-        hash_bytes((const char *)header + HEADER_CHECKED, sizeof *header - HEADER_CHECKED),
-        hash_bytes(payload, bytes)};
+    Header blank = *header;
+    blank.checksum = 0;
+    uint64_t both[2] = {hash_bytes(&blank, sizeof blank), hash_bytes(payload, bytes)};
     return hash_bytes(both, sizeof both);
 }
 
