@@ -39,4 +39,5 @@ typedef struct Command {
     Status (*run)(const void *args, Arena *arena); /* NULL: known, but not available yet */
 } Command;
 
-extern const Command command_schedule, command_tokenize, command_inspect;
+extern const Command command_init, command_train, command_probe, command_generate, command_eval,
+    command_tokenize, command_inspect, command_schedule, command_export;

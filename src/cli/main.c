@@ -1,0 +1,113 @@
+/**
+ * stagewright COMMAND …: finds the command, parses its arguments, runs it, prints an error once and
+ * turns the status into the exit code.
+ */
+#include "cli/args.h"
+#include "train/config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A command without `run` is known but not available yet. */
+// clang-format off
+static const Command command_plan     = {.name = "plan",     .summary = "memory and time per stage, before anything is run"};
+static const Command command_report   = {.name = "report",   .summary = "one self-contained page about a run"};
+
+static const Command *const commands[] = {
+    &command_init,     &command_train, &command_probe,  &command_generate, &command_eval, &command_tokenize, &command_inspect,
+    &command_schedule, &command_export, &command_plan,  &command_report,   NULL};
+// clang-format on
+
+static void print_overview(FILE *to)
+{
+    fprintf(to,
+            "stagewright COMMAND …   trains Mixture-of-Experts language models, in pipelines of "
+            "stages\n\nCommands:\n");
+    for (int i = 0; commands[i]; i++)
+        fprintf(to, "  %-10s %s%s\n", commands[i]->name, commands[i]->summary,
+                commands[i]->run ? "" : " (not available yet)");
+    fprintf(to,
+            "\nstagewright COMMAND --help explains a command; stagewright --version.\n"
+            "Results go to stdout, progress and errors to stderr. Exit status: 0 done; 1 the run "
+            "failed;\n2 refused before it started; 3 stopped by a signal or train.stop_before "
+            "after saving.\n");
+}
+
+static Status find_command(const Command **out, const char *name)
+{
+    const char *names[sizeof commands / sizeof commands[0]];
+    int n = 0;
+    for (; commands[n]; n++) {
+        names[n] = commands[n]->name;
+        if (!strcmp(names[n], name)) {
+            *out = commands[n];
+            return OK;
+        }
+    }
+    names[n] = NULL;
+    const char *near = text_nearest(name, names);
+    if (near) return FAIL(ERR_USAGE, "unknown command %.100s, did you mean %s?", name, near);
+    return FAIL(ERR_USAGE, "unknown command %.100s; see stagewright --help", name);
+}
+
+static Status run_command(const Command *command, int argc, char **argv, Arena *arena)
+{
+    if (!command->run)
+        return FAIL(ERR_UNSUPPORTED, "command %s is not available yet", command->name);
+    void *args = arena_take_zeroed(arena, command->args_size ? command->args_size : 1);
+    bool help;
+    TRY(args_parse(command, argc, argv, args, &help, arena));
+    if (!help) return command->run(args, arena);
+    TextBuffer text;
+    text_buffer_init(&text, arena);
+    args_help(&text, command);
+    if (command->config_help) {
+        text_append_format(&text, "\nConfiguration keys, with their defaults (the form of the YAML "
+                                  "file; --set section.key=value):\n\n");
+        config_help(&text);
+    }
+    fputs(text.text, stdout);
+    return OK;
+}
+
+static Status run(int argc, char **argv, Arena *arena)
+{
+    const char *word = argc > 1 ? argv[1] : NULL;
+    if (!word) {
+        print_overview(stderr);
+        return FAIL(ERR_USAGE, "no command");
+    }
+    if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
+        print_overview(stdout);
+        return OK;
+    }
+    if (!strcmp(word, "--version")) {
+        printf("stagewright %s\n", SW_VERSION);
+        return OK;
+    }
+    if (word[0] == '-') {
+        static const char *const options[] = {"--help", "--version", NULL};
+        const char *near = text_nearest(word, options);
+        return FAIL(ERR_USAGE, "unknown option %.100s%s%s%s", word, near ? ", did you mean " : "",
+                    near ? near : "; see stagewright --help", near ? "?" : "");
+    }
+    const Command *command = NULL;
+    TRY(find_command(&command, word));
+    return run_command(command, argc - 2, argv + 2, arena);
+}
+
+int main(int argc, char **argv)
+{
+    Arena arena;
+    arena_init(&arena, "command");
+    Status st = run(argc, argv, &arena);
+    /* What does not reach a full disk or a closed pipe is no result. */
+    if ((fflush(stdout) || ferror(stdout)) && st == OK)
+        st = FAIL(ERR_IO, "standard output: %s", strerror(errno));
+    if (st != OK && st != ERR_PEER && st != ERR_STOPPED)
+        fprintf(stderr, "stagewright: error: %s\n", status_message());
+    arena_free(&arena);
+    return status_exit_code(st);
+}
