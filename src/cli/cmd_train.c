@@ -1,0 +1,134 @@
+#include "cli/command.h"
+#include "cli/setup.h"
+#include "io/file.h"
+
+#include <signal.h>
+#include <stddef.h>
+#include <string.h>
+
+typedef struct TrainArgs {
+    const char *config;
+    TextList sets;
+    bool resume, override;
+} TrainArgs;
+
+/* A signal handler can reach nothing but this. */
+static volatile sig_atomic_t stop_asked;
+
+static void ask_to_stop(int signal)
+{
+    (void)signal;
+    stop_asked = 1;
+}
+
+/* The first SIGINT or SIGTERM saves and leaves, a second one ends at once. */
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = ask_to_stop,
+                               .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+/* What the newest checkpoint says, if there is one; the run then reads everything from there. */
+static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
+{
+    const char *output = s->config.train.output,
+               *metrics = path_join(s->arena, output, "metrics.jsonl");
+    if (!args->resume) {
+        if (file_exists(metrics))
+            return FAIL(ERR_USAGE,
+                        "train.output: %s holds a run already (go on with --resume, or choose "
+                        "another folder)",
+                        metrics);
+        return OK;
+    }
+    TRY(checkpoint_latest(&plan->checkpoint, output, s->arena));
+    if (!plan->checkpoint) {
+        log_line(&s->log, "%s holds no checkpoint yet: starting at step 1", output);
+        return OK;
+    }
+    CheckpointInfo info;
+    TRY(checkpoint_read(&info, plan->checkpoint, s->arena));
+    TrainConfig before;
+    TRY(config_parse(&before, plan->checkpoint, info.config, strlen(info.config), s->arena));
+    if (!args->override) TRY(config_check_resume(&before, &s->config, args->config, s->arena));
+    TRY(setup_read_model(s, plan->checkpoint));
+    plan->state = info.state;
+    plan->weights = plan->checkpoint;
+    return OK;
+}
+
+static Status write_config(const Setup *s)
+{
+    TextBuffer text;
+    text_buffer_init(&text, s->arena);
+    config_dump(&text, &s->config);
+    TRY(dir_create(s->config.train.output));
+    return file_write_atomic(path_join(s->arena, s->config.train.output, "config.yaml"), text.text,
+                             text.length);
+}
+
+static Status open_data(Setup *s, Dataset **train, Dataset **eval)
+{
+    if (s->config.train.steps == 0) return OK;
+    TRY(setup_dataset(train, s, &s->config.data.train, true));
+    return s->config.data.eval.n ? setup_dataset(eval, s, &s->config.data.eval, false) : OK;
+}
+
+static Status run(const void *args_, Arena *arena)
+{
+    const TrainArgs *args = args_;
+    Setup s;
+    Dataset *train = NULL, *eval = NULL;
+    TRY(setup_create(&s, args->config, &args->sets, NULL, arena));
+    TRY(config_require_run(&s.config, args->config));
+    TrainPlan plan = {.config = &s.config,
+                      .stop = &stop_asked,
+                      .weights = s.config.model.init ? NULL : s.config.model.path};
+    Status status = find_checkpoint(&s, args, &plan);
+    if (status == OK) status = open_data(&s, &train, &eval);
+    plan.model = s.model;
+    plan.train = train;
+    plan.eval = eval;
+    plan.n_steps = train ? train_n_steps(&s.config, dataset_n_rows(train)) : 0;
+    if (status == OK) status = write_config(&s);
+    if (status == OK) {
+        catch_signals();
+        status = launch_train(&plan);
+    }
+    dataset_free(&train);
+    dataset_free(&eval);
+    setup_free(&s);
+    return status;
+}
+
+static const ArgPosition positions[] = {
+    {"CONFIG.yaml", offsetof(TrainArgs, config), false, "the run's configuration"}, {0}};
+// clang-format off
+static const OptionSpec options[] = {
+    {"set",      OPT_TEXTS, OPTION_AT(TrainArgs, sets),     "[]",    OPTION_ANY, .help = "a configuration key, over the file's; may be repeated", .value = "KEY=VALUE"},
+    {"resume",   OPT_BOOL,  OPTION_AT(TrainArgs, resume),   "false", OPTION_ANY, .help = "go on from the newest checkpoint in train.output; with none, start at step 1"},
+    {"override", OPT_BOOL,  OPTION_AT(TrainArgs, override), "false", OPTION_ANY, .help = "with --resume: allow keys that alter the maths to differ from the checkpoint's"},
+    {0}};
+// clang-format on
+
+const Command command_train = {
+    .name = "train",
+    .summary = "train a model",
+    .usage = "CONFIG.yaml [--set KEY=VALUE]… [--resume] [--override]",
+    .about = "Trains all parameters of the model in model.path on data.train and writes metrics, "
+             "log, checkpoints and a "
+             "HuggingFace folder (hf/final) to train.output. parallel.pp_size ranks run as threads "
+             "of this process, each "
+             "with train.threads OpenMP threads. The result does not depend on how the model is "
+             "cut. The first SIGINT or "
+             "SIGTERM saves a checkpoint and leaves with exit status 3.",
+    .example = "stagewright train run.yaml --set parallel.pp_size=2 --set train.output=runs/first",
+    .positions = positions,
+    .options = options,
+    .args_size = sizeof(TrainArgs),
+    .config_help = true,
+    .run = run,
+};

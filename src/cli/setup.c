@@ -1,0 +1,77 @@
+#include "cli/setup.h"
+#include "io/file.h"
+
+#include <math.h>
+#include <string.h>
+
+Status setup_read_model(Setup *s, const char *dir)
+{
+    TRY(model_config_read(&s->model, dir, s->arena, &s->log));
+    if (isnan(s->config.loss.balancing_alpha))
+        s->config.loss.balancing_alpha =
+            s->model->output_router_logits ? s->model->aux_coef : 0.001;
+    return OK;
+}
+
+Status setup_create(Setup *out, const char *file, const TextList *sets, const char *model_path,
+                    Arena *arena)
+{
+    *out = (Setup){.arena = arena};
+    TRY(log_open(&out->log, NULL, 0, true));
+    TRY(config_load(&out->config, file, sets->at, sets->n, arena));
+    if (model_path) out->config.model.path = model_path;
+    int n_ranks;
+    TRY(config_fit_world(&out->config, false, 1, file ? file : "--set", &n_ranks));
+    return setup_read_model(out, out->config.model.path);
+}
+
+void setup_free(Setup *setup)
+{
+    tokenizer_free(&setup->tokenizer);
+}
+
+Status setup_tokenizer(Setup *s, bool needed)
+{
+    if (s->tokenizer) return OK;
+    const char *path = path_join(s->arena, s->model->dir, "tokenizer.json");
+    if (!file_exists(path))
+        return needed ? FAIL(ERR_IO, "%s: not there, and text needs a tokenizer", path) : OK;
+    return tokenizer_open(&s->tokenizer, s->model->dir, s->arena, &s->log);
+}
+
+int32_t setup_eos(const Setup *s)
+{
+    if (s->model->n_eos) return s->model->eos[0];
+    return s->tokenizer ? tokenizer_eos(s->tokenizer) : -1;
+}
+
+Status setup_dataset(Dataset **out, Setup *s, const ConfigSources *sources, bool shuffle)
+{
+    const DataSection *d = &s->config.data;
+    TRY(setup_tokenizer(s, false));
+    DataSource *list;
+    TRY(arena_alloc(s->arena, &list, (size_t)sources->n, sizeof *list));
+    for (int i = 0; i < sources->n; i++)
+        list[i] = (DataSource){sources->at[i].path,
+                               isnan(sources->at[i].ratio) ? 1 : sources->at[i].ratio};
+    DatasetConfig config = {
+        .source = list,
+        .n_sources = sources->n,
+        .format = d->format,
+        .pack = d->pack,
+        .max_length = d->max_length,
+        .append_eos = d->append_eos,
+        .skip_bad_lines = d->skip_bad_lines,
+        .shuffle = shuffle,
+        .seed = (uint64_t)d->seed,
+        .cache_dir = d->cache_dir,
+        .vocab_size = s->model->vocab,
+        .eos_id = setup_eos(s),
+        .chat_template = s->config.model.chat_template,
+        .model_type = s->model->family->model_type,
+        .tokenizer_path =
+            s->tokenizer ? path_join(s->arena, s->model->dir, "tokenizer.json") : NULL,
+        .n_threads = engine_threads(&s->config, 1),
+    };
+    return dataset_open(out, &config, s->tokenizer, &s->log);
+}

@@ -1,0 +1,31 @@
+#pragma once
+/** What several commands need before they start: configuration, model, tokenizer, datasets. */
+#include "data/dataset.h"
+#include "train/launch.h"
+
+typedef struct Setup {
+    TrainConfig config;
+    ModelConfig *model;
+    Tokenizer *tokenizer; /* NULL: none in the folder */
+    Log log;              /* stderr */
+    Arena *arena;
+} Setup;
+
+/**
+ * Configuration from a file (NULL: defaults) and --set, with model_path in place of model.path if given; then the model's config.json.
+ * Fills in what waits for the model: loss.balancing_alpha auto.
+ */
+Status setup_create(Setup *out, const char *file, const TextList *sets, const char *model_path,
+                    Arena *arena) MUST_USE;
+/** Read the model folder again (a checkpoint's, on resume). */
+Status setup_read_model(Setup *setup, const char *dir) MUST_USE;
+void setup_free(Setup *setup);
+
+/** Open tokenizer.json of the model's folder if it is there; `needed`: an error if not. */
+Status setup_tokenizer(Setup *setup, bool needed) MUST_USE;
+/** The id that ends a text (append_eos): the model's first, else tokenizer_config's; -1: none. */
+int32_t setup_eos(const Setup *setup);
+
+/** A dataset of these sources; shuffled for training, in the files' order for evaluation. */
+Status setup_dataset(Dataset **out, Setup *setup, const ConfigSources *sources,
+                     bool shuffle) MUST_USE;
