@@ -476,7 +476,7 @@ static void dataset__reads_published_samples(void **state)
     // clang-format off
     static const struct { const char *path; int64_t n; } files[] = {
         {"sft/openai_sft.jsonl",                128},
-        {"sft/mllm_sft_text_example_data.jsonl", 100},
+        {"sft/mllm_sft_text_example_data.jsonl", 200},
         {"sft/pretrain_example_data.jsonl",     3},
         {"gsm8k/test.jsonl",                    1319},
     };

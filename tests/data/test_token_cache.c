@@ -140,13 +140,17 @@ static void token_cache__notices_any_damage(void **state)
         assert_int_equal(read.n_items, 0);
         token_store_free(&read);
     }
-    /* Written for a larger vocabulary: right bytes, wrong ids. */
-    assert_ok(token_cache_write(&written, &counts_written, &file));
-    assert_ok(token_cache_read(&read, &counts, &found, &file, 5, NULL));
-    assert_false(found);
-    assert_ok(token_cache_read(&read, &counts, &found, &file, 10, NULL));
-    assert_true(found);
-    token_store_free(&read);
+    /* Written for a larger vocabulary: right bytes, wrong ids (up to 5) or labels (up to 9). */
+    for (int labels = 0; labels < 2; labels++) {
+        token_store_free(&written);
+        fill(&written, labels);
+        assert_ok(token_cache_write(&written, &counts_written, &file));
+        assert_ok(token_cache_read(&read, &counts, &found, &file, labels ? 9 : 5, NULL));
+        assert_false(found);
+        assert_ok(token_cache_read(&read, &counts, &found, &file, labels ? 10 : 6, NULL));
+        assert_true(found);
+        token_store_free(&read);
+    }
     token_store_free(&written);
     fixture_remove(dir);
     arena_free(&arena);
