@@ -4,29 +4,79 @@
  *
  * Results depend on shapes and values only: work is cut at borders fixed by shapes, each piece is computed by one thread
  * in a fixed order, and partial results are added in the order of the pieces. Which thread takes which piece is free.
- * A piece of work too small to gain from a second thread is done without a parallel region (again decided by shape).
+ * What is too little work to gain from a second thread is done without a parallel region.
+ *
+ * Read cpu_vector.h, then cpu_product.c: the products of all other files are its.
  */
 #include "kernels/ref/ref.h"
 
-/** A product's operands as one thread sees them: c [m, n] = alpha op(a) op(b) + beta c; ld*: elements from row to row. */
+#include <omp.h>
+
+/** A product as one thread sees it: c [m, n] = alpha op(a) op(b) + beta c; ld*: elements from row to row as stored. */
 typedef struct Product {
     int64_t m, n, k;
     const float *a, *b;
     float *c;
     int64_t lda, ldb, ldc;
     bool trans_a, trans_b;
-    float alpha, beta;
+    float alpha, beta; /* beta 0: c is not read */
 } Product;
 
-/** On the calling thread alone. */
+/**
+ * On the calling thread alone. An element of c has the same bits whatever m and n are and wherever it stands, so
+ * callers may cut c as they like, but never k. Takes about 550 KiB of stack.
+ */
 void cpu_product(const Product *p);
 
-/** Threads for work of about this many simple operations: be->n_threads, or 1 when it is too little to share. */
+/** How many threads to use for about this many multiply-adds (or what takes as long). */
 static inline int cpu_threads(const Backend *be, double operations)
 {
-    return operations < 2e5 ? 1 : be->n_threads;
+    return operations < 5e5 ? 1 : be->n_threads;
+}
+
+/** Number of the calling thread within its parallel region, 0 outside of one. */
+static inline int cpu_thread(void)
+{
+    return omp_get_thread_num();
+}
+
+static inline int64_t cpu_smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t cpu_blocks(int64_t n, int64_t block)
+{
+    return (n + block - 1) / block;
 }
 
 /* cpu_gemm.c */
 void cpu_gemm(const Backend *be, const GemmArgs *args);
 void cpu_grouped_gemm(const Backend *be, const GroupedGemmArgs *args);
+/* cpu_norm.c */
+void cpu_rmsnorm(const Backend *be, const RmsNormArgs *args);
+void cpu_rmsnorm_backward(const Backend *be, const RmsNormBackwardArgs *args);
+void cpu_bias_backward(const Backend *be, Tensor db_d, Tensor dy_nd, Arena *scratch);
+/* cpu_attention.c, cpu_attention_backward.c */
+void cpu_attention(const Backend *be, const AttentionArgs *args);
+void cpu_attention_backward(const Backend *be, const AttentionBackwardArgs *args);
+/* cpu_router.c */
+void cpu_router(const Backend *be, const RouterArgs *args);
+void cpu_router_backward(const Backend *be, const RouterBackwardArgs *args);
+/* cpu_elementwise.c */
+void cpu_rope(const Backend *be, const RopeArgs *args);
+void cpu_swiglu(const Backend *be, const SwiGluArgs *args);
+void cpu_swiglu_backward(const Backend *be, const SwiGluBackwardArgs *args);
+void cpu_add(const Backend *be, Tensor y, Tensor a, Tensor b);
+void cpu_add_bias(const Backend *be, Tensor x_nd, Tensor b_d);
+void cpu_convert(const Backend *be, Tensor y, Tensor x);
+/* cpu_rows.c */
+void cpu_gather_rows(const Backend *be, const GatherRowsArgs *args);
+void cpu_combine_rows(const Backend *be, const CombineRowsArgs *args);
+void cpu_scatter_add_rows(const Backend *be, const ScatterAddRowsArgs *args);
+/* cpu_loss.c */
+void cpu_cross_entropy(const Backend *be, const CrossEntropyArgs *args);
+/* cpu_optimizer.c */
+double cpu_sum_squares(const Backend *be, Tensor x, Arena *scratch);
+void cpu_adamw(const Backend *be, const AdamWArgs *args);
+void cpu_sgd(const Backend *be, const SgdArgs *args);

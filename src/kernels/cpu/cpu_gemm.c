@@ -1,44 +1,49 @@
 #include "kernels/cpu/cpu.h"
 
-#include <cblas.h>
-#include <omp.h>
+/*
+ * A product is shared out as a grid of pieces. The kernel gives an element the same bits in any cut, so the number of pieces
+ * may follow the number of threads.
+ */
+typedef struct Grid {
+    int64_t rows, cols;   /* of a piece */
+    int64_t down, across; /* pieces */
+} Grid;
 
-/* Borders of the blocks a product is cut into. */
-enum { BLOCK_ROWS = 128, BLOCK_COLS = 256 };
+enum { PIECE_ROWS = 84, PIECE_COLS = 64, PIECES_PER_THREAD = 4 };
 
-void cpu_product(const Product *p)
+/** About n pieces, rows cut before columns, none smaller than PIECE_ROWS x PIECE_COLS. */
+static Grid grid_of(const Product *p, int64_t n)
 {
-    if (p->m == 0 || p->n == 0) return;
-    /* The OpenMP build of OpenBLAS takes as many threads as the calling thread may start, whatever openblas_set_num_threads said
-       on another one. */
-    if (omp_get_max_threads() != 1) omp_set_num_threads(1);
-    cblas_sgemm(CblasRowMajor, p->trans_a ? CblasTrans : CblasNoTrans,
-                p->trans_b ? CblasTrans : CblasNoTrans, (int)p->m, (int)p->n, (int)p->k, p->alpha,
-                p->a, (int)p->lda, p->b, (int)p->ldb, p->beta, p->c, (int)p->ldc);
+    Grid grid = {.rows = cpu_blocks(cpu_blocks(p->m, n), PIECE_ROWS) * PIECE_ROWS, .cols = p->n};
+    grid.down = cpu_blocks(p->m, grid.rows);
+    if (grid.down > 0 && grid.down < n) {
+        int64_t across = cpu_blocks(n, grid.down);
+        grid.cols = cpu_blocks(cpu_blocks(p->n, across), PIECE_COLS) * PIECE_COLS;
+    }
+    grid.across = cpu_blocks(p->n, grid.cols > 0 ? grid.cols : 1);
+    return grid;
 }
 
-/** Block number `index` of a product's blocks, counted along rows first. */
-static void product_block(const Product *whole, int64_t index)
+static void piece_product(const Product *whole, Grid grid, int64_t index)
 {
-    int64_t across = (whole->n + BLOCK_COLS - 1) / BLOCK_COLS;
-    int64_t row = index / across * BLOCK_ROWS, col = index % across * BLOCK_COLS;
-    Product block = *whole;
-    block.m = whole->m - row < BLOCK_ROWS ? whole->m - row : BLOCK_ROWS;
-    block.n = whole->n - col < BLOCK_COLS ? whole->n - col : BLOCK_COLS;
-    block.a += whole->trans_a ? row : row * whole->lda;
-    block.b += whole->trans_b ? col * whole->ldb : col;
-    block.c += row * whole->ldc + col;
-    cpu_product(&block);
+    int64_t row = index / grid.across * grid.rows, col = index % grid.across * grid.cols;
+    Product piece = *whole;
+    piece.m = cpu_smaller(whole->m - row, grid.rows);
+    piece.n = cpu_smaller(whole->n - col, grid.cols);
+    piece.a += whole->trans_a ? row : row * whole->lda;
+    piece.b += whole->trans_b ? col * whole->ldb : col;
+    piece.c += row * whole->ldc + col;
+    cpu_product(&piece);
 }
 
-static int64_t n_blocks(int64_t m, int64_t n)
+static bool all_f32(Tensor a, Tensor b, Tensor c)
 {
-    return (m + BLOCK_ROWS - 1) / BLOCK_ROWS * ((n + BLOCK_COLS - 1) / BLOCK_COLS);
+    return a.dtype == DTYPE_F32 && b.dtype == DTYPE_F32 && c.dtype == DTYPE_F32;
 }
 
 void cpu_gemm(const Backend *be, const GemmArgs *args)
 {
-    if (args->c.dtype != DTYPE_F32 || args->a.dtype != DTYPE_F32 || args->b.dtype != DTYPE_F32) {
+    if (!all_f32(args->a, args->b, args->c)) {
         ref_gemm(be, args);
         return;
     }
@@ -55,23 +60,26 @@ void cpu_gemm(const Backend *be, const GemmArgs *args)
                  .trans_b = args->trans_b,
                  .alpha = 1,
                  .beta = (float)args->beta};
-    int64_t n = n_blocks(p.m, p.n);
     int threads = cpu_threads(be, (double)p.m * (double)p.n * (double)p.k);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1 && n > 1)
-    for (int64_t i = 0; i < n; i++) product_block(&p, i);
+    if (threads == 1) {
+        cpu_product(&p);
+        return;
+    }
+    Grid grid = grid_of(&p, (int64_t)threads * PIECES_PER_THREAD);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t i = 0; i < grid.down * grid.across; i++) piece_product(&p, grid, i);
 }
 
-/** The plain product of expert e; m = 0 when it has no rows. */
+/** The plain product of expert e, which has rows. */
 static Product expert_product(const GroupedGemmArgs *args, int64_t e)
 {
     bool weight = args->kind == GROUPED_BACKWARD_WEIGHT;
     int64_t first = args->offset_e[e], rows = args->offset_e[e + 1] - first;
     Tensor stack = weight ? args->c : args->b; /* [E, O, I] */
-    int64_t out = stack.dim[1], in = stack.dim[2];
-    int64_t a_cols = args->a.dim[1];
+    int64_t out = stack.dim[1], in = stack.dim[2], a_cols = args->a.dim[1];
     Product p = {.a = (const float *)args->a.data + first * a_cols, .lda = a_cols, .alpha = 1};
     if (weight) {
-        p.m = rows ? out : 0, p.n = in, p.k = rows;
+        p.m = out, p.n = in, p.k = rows;
         p.b = (const float *)args->b.data + first * in, p.ldb = in;
         p.c = (float *)args->c.data + e * out * in, p.ldc = in;
         p.trans_a = true;
@@ -89,19 +97,26 @@ static Product expert_product(const GroupedGemmArgs *args, int64_t e)
 
 void cpu_grouped_gemm(const Backend *be, const GroupedGemmArgs *args)
 {
-    if (args->c.dtype != DTYPE_F32 || args->a.dtype != DTYPE_F32 || args->b.dtype != DTYPE_F32) {
+    if (!all_f32(args->a, args->b, args->c)) {
         ref_grouped_gemm(be, args);
         return;
     }
     Tensor stack = args->kind == GROUPED_BACKWARD_WEIGHT ? args->c : args->b;
-    double operations = (double)args->a.dim[0] * (double)(stack.dim[1] * stack.dim[2]);
-    int threads = cpu_threads(be, operations);
+    int64_t all_rows = args->offset_e[args->n_groups];
+    int threads = cpu_threads(be, (double)all_rows * (double)(stack.dim[1] * stack.dim[2]));
 #pragma omp parallel num_threads(threads) if (threads > 1)
     for (int64_t e = 0; e < args->n_groups; e++) {
+        int64_t rows = args->offset_e[e + 1] - args->offset_e[e];
+        if (rows == 0) continue;
         Product p = expert_product(args, e);
-        int64_t n = n_blocks(p.m, p.n);
-        /* nowait: a thread without a block of this expert goes on to the next one */
+        if (threads == 1) {
+            cpu_product(&p);
+            continue;
+        }
+        /* An expert is cut by its share of the rows, so that a popular one doesn't hold up the rest. */
+        Grid grid = grid_of(&p, cpu_blocks(rows * threads * PIECES_PER_THREAD, all_rows));
+        /* nowait: a thread without a piece of this expert goes on to the next one */
 #pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t i = 0; i < n; i++) product_block(&p, i);
+        for (int64_t i = 0; i < grid.down * grid.across; i++) piece_product(&p, grid, i);
     }
 }

@@ -1,0 +1,167 @@
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_vector.h"
+
+/*
+ * The product of one thread. Blocks of b [BLOCK_K, BLOCK_N] and strips of a [TILE_ROWS, BLOCK_K] are copied so that the inner
+ * loop reads both in order: a strip from the first, a block from the second cache level. A tile of c stays in registers while k runs
+ * over a block; then it is added to c. So an element of c is a chain of BLOCK_K multiply-adds per block of k, the blocks
+ * added in order: it doesn't depend on where the element stands, nor on how callers cut m and n.
+ * Source: Goto, van de Geijn, "Anatomy of high-performance matrix multiplication" (2008).
+ */
+#if defined(__AVX512F__)
+enum { TILE_ROWS = 14 }; /* 28 accumulators of the 32 registers */
+#else
+enum { TILE_ROWS = 6 }; /* 12 of 16 */
+#endif
+enum { TILE_COLS = 2 * LANES, BLOCK_K = 256, BLOCK_N = 512 };
+
+/* c [rows, cols] = beta c + alpha a b for packed a [k, rows], b [k, width]; cols <= width = LANES or TILE_COLS. */
+typedef void TileFunction(int64_t k, const float *a, const float *b, float alpha, float beta,
+                          float *c, int64_t ldc, int64_t cols);
+
+static inline void store_tile_vec(float *c, vec sum, float alpha, float beta, int64_t cols)
+{
+    vec value = vec_set(alpha) * sum;
+    if (beta != 0) value += vec_set(beta) * vec_load_to(c, cols);
+    vec_store_to(c, value, cols);
+}
+
+__attribute__((always_inline)) static inline void
+tile(int rows, int vecs, int64_t k, const float *restrict a, const float *restrict b, float alpha,
+     float beta, float *restrict c, int64_t ldc, int64_t cols)
+{
+    vec sum[TILE_ROWS][2];
+#pragma GCC unroll 14
+    for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = (vec){0};
+    for (int64_t kk = 0; kk < k; kk++, a += rows, b += vecs * LANES) {
+        vec b0 = vec_load(b), b1 = vecs > 1 ? vec_load(b + LANES) : b0;
+#pragma GCC unroll 14
+        for (int i = 0; i < rows; i++) {
+            vec ai = vec_set(a[i]);
+            sum[i][0] = vec_madd(ai, b0, sum[i][0]);
+            if (vecs > 1) sum[i][1] = vec_madd(ai, b1, sum[i][1]);
+        }
+    }
+#pragma GCC unroll 14
+    for (int i = 0; i < rows; i++, c += ldc) {
+        store_tile_vec(c, sum[i][0], alpha, beta, cols);
+        if (vecs > 1) store_tile_vec(c + LANES, sum[i][1], alpha, beta, cols - LANES);
+    }
+}
+
+#define TILE_FUNCTION(rows, vecs) \
+    static void tile_##rows##_##vecs(int64_t k, const float *a, const float *b, float alpha, \
+                                     float beta, float *c, int64_t ldc, int64_t cols) \
+    { \
+        tile(rows, vecs, k, a, b, alpha, beta, c, ldc, cols); \
+    }
+#define TILE_FUNCTIONS(rows) TILE_FUNCTION(rows, 1) TILE_FUNCTION(rows, 2)
+// clang-format off
+TILE_FUNCTIONS(1) TILE_FUNCTIONS(2) TILE_FUNCTIONS(3) TILE_FUNCTIONS(4) TILE_FUNCTIONS(5) TILE_FUNCTIONS(6)
+#if defined(__AVX512F__)
+TILE_FUNCTIONS(7) TILE_FUNCTIONS(8) TILE_FUNCTIONS(9) TILE_FUNCTIONS(10)
+TILE_FUNCTIONS(11) TILE_FUNCTIONS(12) TILE_FUNCTIONS(13) TILE_FUNCTIONS(14)
+#endif
+#define TILE_ROW(rows) [rows] = {tile_##rows##_1, tile_##rows##_2}
+static TileFunction *const tiles[TILE_ROWS + 1][2] = {
+    TILE_ROW(1), TILE_ROW(2), TILE_ROW(3), TILE_ROW(4), TILE_ROW(5), TILE_ROW(6),
+#if defined(__AVX512F__)
+    TILE_ROW(7), TILE_ROW(8), TILE_ROW(9), TILE_ROW(10), TILE_ROW(11), TILE_ROW(12), TILE_ROW(13), TILE_ROW(14),
+#endif
+};
+// clang-format on
+
+/* packed [k, width] = the transpose of x [rows, k] with row stride ld; columns rows … width-1 are zero. */
+static void pack_transposed(float *packed, int64_t width, const float *x, int64_t ld, int64_t rows,
+                            int64_t k)
+{
+    typedef float vec4 __attribute__((vector_size(16)));
+    typedef float vec4_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
+    int64_t i = 0;
+    for (; i + 4 <= rows; i += 4) {
+        const float *x0 = x + i * ld, *x1 = x0 + ld, *x2 = x1 + ld, *x3 = x2 + ld;
+        float *to = packed + i;
+        int64_t kk = 0;
+        for (; kk + 4 <= k; kk += 4, to += 4 * width) {
+            vec4 r0 = *(const vec4_unaligned *)(x0 + kk), r1 = *(const vec4_unaligned *)(x1 + kk);
+            vec4 r2 = *(const vec4_unaligned *)(x2 + kk), r3 = *(const vec4_unaligned *)(x3 + kk);
+            vec4 p0 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
+            vec4 p1 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+            vec4 p2 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+            vec4 p3 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+            *(vec4_unaligned *)to = __builtin_shufflevector(p0, p1, 0, 1, 4, 5);
+            *(vec4_unaligned *)(to + width) = __builtin_shufflevector(p0, p1, 2, 3, 6, 7);
+            *(vec4_unaligned *)(to + 2 * width) = __builtin_shufflevector(p2, p3, 0, 1, 4, 5);
+            *(vec4_unaligned *)(to + 3 * width) = __builtin_shufflevector(p2, p3, 2, 3, 6, 7);
+        }
+        for (; kk < k; kk++, to += width)
+            to[0] = x0[kk], to[1] = x1[kk], to[2] = x2[kk], to[3] = x3[kk];
+    }
+    for (; i < rows; i++)
+        for (int64_t kk = 0; kk < k; kk++) packed[kk * width + i] = x[i * ld + kk];
+    for (; i < width; i++)
+        for (int64_t kk = 0; kk < k; kk++) packed[kk * width + i] = 0;
+}
+
+/* packed [k, width] = x [k, cols] with row stride ld, zeros behind; width at most TILE_COLS. */
+static void pack_plain(float *packed, int64_t width, const float *x, int64_t ld, int64_t cols,
+                       int64_t k)
+{
+    if (cols == TILE_COLS) {
+        for (int64_t kk = 0; kk < k; kk++, packed += TILE_COLS, x += ld) {
+            vec_store(packed, vec_load(x));
+            vec_store(packed + LANES, vec_load(x + LANES));
+        }
+    } else if (cols == LANES && width == LANES) {
+        for (int64_t kk = 0; kk < k; kk++, packed += LANES, x += ld) vec_store(packed, vec_load(x));
+    } else {
+        int64_t whole = cols / LANES * LANES;
+        for (int64_t kk = 0; kk < k; kk++, packed += width, x += ld) {
+            if (whole) vec_store(packed, vec_load(x));
+            vec rest = vec_load_part(x + whole, cols - whole, 0);
+            if (width - whole >= LANES)
+                vec_store(packed + whole, rest);
+            else
+                vec_store_part(packed + whole, rest, width - whole);
+        }
+    }
+}
+
+/* All rows of c against columns col … col+n-1 and the inner range k0 … k0+k-1. */
+static void block_product(const Product *p, int64_t col, int64_t n, int64_t k0, int64_t k)
+{
+    _Alignas(64) float b_packed[BLOCK_K * BLOCK_N], a_packed[BLOCK_K * TILE_ROWS];
+    float beta = k0 == 0 ? p->beta : 1;
+    for (int64_t j = 0; j < n; j += TILE_COLS) {
+        int64_t cols = cpu_smaller(n - j, TILE_COLS), width = cols > LANES ? TILE_COLS : LANES;
+        if (p->trans_b)
+            pack_transposed(b_packed + j * k, width, p->b + (col + j) * p->ldb + k0, p->ldb, cols,
+                            k);
+        else
+            pack_plain(b_packed + j * k, width, p->b + k0 * p->ldb + col + j, p->ldb, cols, k);
+    }
+    for (int64_t i = 0; i < p->m; i += TILE_ROWS) {
+        int64_t rows = cpu_smaller(p->m - i, TILE_ROWS);
+        if (p->trans_a)
+            pack_plain(a_packed, rows, p->a + k0 * p->lda + i, p->lda, rows, k);
+        else
+            pack_transposed(a_packed, rows, p->a + i * p->lda + k0, p->lda, rows, k);
+        for (int64_t j = 0; j < n; j += TILE_COLS) {
+            int64_t cols = cpu_smaller(n - j, TILE_COLS);
+            tiles[rows][cols > LANES](k, a_packed, b_packed + j * k, p->alpha, beta,
+                                      p->c + i * p->ldc + col + j, p->ldc, cols);
+        }
+    }
+}
+
+void cpu_product(const Product *p)
+{
+    if (p->k == 0) /* an empty sum */
+        for (int64_t i = 0; i < p->m; i++)
+            for (int64_t j = 0; j < p->n; j++)
+                p->c[i * p->ldc + j] = p->beta == 0 ? 0 : p->beta * p->c[i * p->ldc + j];
+    for (int64_t col = 0; col < p->n; col += BLOCK_N)
+        for (int64_t k0 = 0; k0 < p->k; k0 += BLOCK_K)
+            block_product(p, col, cpu_smaller(p->n - col, BLOCK_N), k0,
+                          cpu_smaller(p->k - k0, BLOCK_K));
+}

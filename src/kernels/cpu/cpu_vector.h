@@ -1,0 +1,162 @@
+#pragma once
+/**
+ * Vectors of LANES floats, the widest the compiler may use, and the few operations the kernels need. Loops are written
+ * with them rather than left to the vectoriser, so that the order of every sum is what the source says:
+ * no peeling by alignment, no change with the optimisation level.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+enum { LANES = 16 };
+#elif defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+
+typedef float vec __attribute__((vector_size(LANES * 4)));
+typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+typedef float vec_unaligned __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+static inline vec vec_load(const float *p)
+{
+    return *(const vec_unaligned *)p;
+}
+
+static inline void vec_store(float *p, vec x)
+{
+    *(vec_unaligned *)p = x;
+}
+
+static inline vec vec_set(float x)
+{
+    return x - (vec){0}; /* minus zero keeps the sign of -0 */
+}
+
+/** The first n < LANES elements; `other` in the lanes behind them. */
+static inline vec vec_load_part(const float *p, int64_t n, float other)
+{
+#if defined(__AVX512F__)
+    return _mm512_mask_loadu_ps(vec_set(other), (__mmask16)((1u << n) - 1), p);
+#else
+    vec x = vec_set(other);
+    memcpy(&x, p, (size_t)n * sizeof *p);
+    return x;
+#endif
+}
+
+static inline void vec_store_part(float *p, vec x, int64_t n)
+{
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), x);
+#else
+    memcpy(p, &x, (size_t)n * sizeof *p);
+#endif
+}
+
+/*
+ * Rows are walked in steps of LANES with `left` elements to go:
+ *   for (int64_t i = 0; i < n; i += LANES) vec_store_to(y + i, vec_load_to(x + i, n - i), n - i);
+ */
+static inline vec vec_load_or(const float *p, int64_t left, float other)
+{
+    return left >= LANES ? vec_load(p) : vec_load_part(p, left, other);
+}
+
+static inline vec vec_load_to(const float *p, int64_t left)
+{
+    return vec_load_or(p, left, 0);
+}
+
+static inline void vec_store_to(float *p, vec x, int64_t left)
+{
+    if (left >= LANES)
+        vec_store(p, x);
+    else
+        vec_store_part(p, x, left);
+}
+
+/** a b + c, rounded once where the machine can. */
+static inline vec vec_madd(vec a, vec b, vec c)
+{
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+static inline vec vec_sqrt(vec x)
+{
+#if defined(__AVX512F__)
+    return _mm512_sqrt_ps(x);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return _mm256_sqrt_ps(x);
+#else
+    for (int i = 0; i < LANES; i++) x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
+/** condition (all bits set or none, as comparisons give) ? a : b */
+static inline vec vec_select(ivec condition, vec a, vec b)
+{
+    return (vec)((condition & (ivec)a) | (~condition & (ivec)b));
+}
+
+/** The larger one; b where one is NaN. */
+static inline vec vec_max(vec a, vec b)
+{
+    return vec_select(a > b, a, b);
+}
+
+/** Sum of the lanes by halving: fixed order. */
+static inline float vec_sum(vec x)
+{
+    float lane[LANES];
+    vec_store(lane, x);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+    return lane[0];
+}
+
+static inline float vec_largest(vec x)
+{
+    float lane[LANES];
+    vec_store(lane, x);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
+    return lane[0];
+}
+
+/**
+ * e^x to about 1 ulp. Below -86.6 (also -inf) exactly 0; above 88.7 as at 88.7; NaN stays NaN.
+ * Source: the usual reduction x = n ln 2 + r with a degree 7 polynomial on |r| <= ln 2 / 2 (coefficients: Cephes expf).
+ */
+static inline vec vec_exp(vec x)
+{
+    const float shift = 12582912.0f; /* 1.5 2^23: adding it rounds to an integer in the low bits */
+    vec low = vec_set(-86.6f), high = vec_set(88.7f);
+    vec clamped = vec_select(x < low, low, vec_select(x > high, high, x));
+    vec n_shifted = vec_madd(clamped, vec_set(1.44269504088896341f), vec_set(shift));
+    vec n = n_shifted - vec_set(shift);
+    vec r = vec_madd(n, vec_set(-0.693359375f), clamped);
+    r = vec_madd(n, vec_set(2.12194440e-4f), r);
+    vec p = vec_set(1.9875691500e-4f);
+    p = vec_madd(p, r, vec_set(1.3981999507e-3f));
+    p = vec_madd(p, r, vec_set(8.3334519073e-3f));
+    p = vec_madd(p, r, vec_set(4.1665795894e-2f));
+    p = vec_madd(p, r, vec_set(1.6666665459e-1f));
+    p = vec_madd(p, r, vec_set(5.0000001201e-1f));
+    p = vec_madd(p, r * r, r) + vec_set(1.0f);
+    vec scaled = (vec)((ivec)p + ((ivec)n_shifted << 23)); /* p 2^n */
+    scaled = vec_select(x < low, (vec){0}, scaled);
+    return vec_select(x == x, scaled, x);
+}

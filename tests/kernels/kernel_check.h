@@ -1,0 +1,154 @@
+#pragma once
+/**
+ * Common ground of the kernel tests: random tensors, comparison with the reference, and the check that bits do not
+ * depend on the number of threads.
+ */
+#include "base/rng.h"
+#include "kernels/backend.h"
+#include "cases/kernel_cases.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { MAX_OUTPUTS = 6 };
+
+/** What a kernel wrote, with the error allowed for each: |cpu - ref| <= tolerance * max(floor, max |ref|) (0: equal). */
+typedef struct Outputs {
+    Tensor at[MAX_OUTPUTS];
+    double tolerance[MAX_OUTPUTS];
+    double floor[MAX_OUTPUTS]; /* size of the terms where they may cancel altogether; else 0 */
+    int n;
+} Outputs;
+
+/** Makes the inputs of a case (the same for every backend), runs the kernel and returns its outputs. */
+typedef Outputs RunCase(const Backend *be, const void *one_case, Arena *arena);
+
+static inline void add_output(Outputs *out, Tensor t, double tolerance)
+{
+    assert_true(out->n < MAX_OUTPUTS);
+    out->at[out->n] = t;
+    out->floor[out->n] = 0;
+    out->tolerance[out->n++] = tolerance;
+}
+
+static inline double element(Tensor t, int64_t i)
+{
+    switch (t.dtype) {
+    case DTYPE_F32: return (double)((const float *)t.data)[i];
+    case DTYPE_F64: return ((const double *)t.data)[i];
+    case DTYPE_I32: return ((const int32_t *)t.data)[i];
+    case DTYPE_I64: return (double)((const int64_t *)t.data)[i];
+    default: fail_msg("no element access for %s", dtype_name(t.dtype)); return 0;
+    }
+}
+
+static inline void set_element(Tensor t, int64_t i, double value)
+{
+    if (t.dtype == DTYPE_F32)
+        ((float *)t.data)[i] = (float)value;
+    else
+        ((double *)t.data)[i] = value;
+}
+
+/** Nearly normal values; the name tells tensors of one case apart. */
+static inline void fill_random(Tensor t, const char *name)
+{
+    uint64_t key = rng_key(7, name);
+    for (int64_t i = 0; i < tensor_size(t); i++) {
+        key ^= key >> 12, key ^= key << 25, key ^= key >> 27; /* xorshift64*: Marsaglia, Vigna */
+        uint64_t bits = key * 0x2545f4914f6cdd1d;
+        double sum = 0; /* of four uniform numbers: nearly normal */
+        for (int part = 0; part < 64; part += 16)
+            sum += (double)(bits >> part & 0xffff) / 65535 - 0.5;
+        set_element(t, i, sum * sqrt(3));
+    }
+}
+
+static inline Tensor random_tensor(Arena *arena, DType dtype, int64_t d0, int64_t d1,
+                                   const char *name)
+{
+    Tensor t = arena_tensor2(arena, dtype, d0, d1);
+    fill_random(t, name);
+    return t;
+}
+
+static inline Tensor filled_tensor(Arena *arena, DType dtype, int64_t d0, int64_t d1, double value)
+{
+    Tensor t = arena_tensor2(arena, dtype, d0, d1);
+    for (int64_t i = 0; i < tensor_size(t); i++) set_element(t, i, value);
+    return t;
+}
+
+static inline Tensor as_vector(Tensor t)
+{
+    return tensor1(t.data, t.dtype, tensor_size(t));
+}
+
+static inline void assert_near(Tensor got, Tensor want, double tolerance, double floor,
+                               const char *what)
+{
+    double largest = floor, worst = 0;
+    int64_t at = 0;
+    for (int64_t i = 0; i < tensor_size(want); i++) {
+        double magnitude = fabs(element(want, i)), error = fabs(element(got, i) - element(want, i));
+        if (magnitude > largest) largest = magnitude;
+        if (!(error <= worst)) worst = error, at = i; /* NaN counts as worst */
+    }
+    if (!(worst <= tolerance * largest))
+        fail_msg("%s: element %lld is %.9g, expected %.9g: error %.3g of the largest %.3g (allowed "
+                 "%.3g)",
+                 what, (long long)at, element(got, at), element(want, at), worst / largest, largest,
+                 tolerance);
+}
+
+static inline void assert_same_bits(Tensor got, Tensor want, const char *what)
+{
+    const char *a = got.data, *b = want.data;
+    size_t bytes = dtype_bytes(got.dtype);
+    for (int64_t i = 0; i < tensor_size(want); i++)
+        if (memcmp(a + (size_t)i * bytes, b + (size_t)i * bytes, bytes) != 0)
+            fail_msg("%s: element %lld is %.17g, expected %.17g to the bit", what, (long long)i,
+                     element(got, i), element(want, i));
+}
+
+/** cpu against ref, and cpu with 2, 3, 4 threads against cpu with one, to the bit. */
+static inline void check_case(RunCase *run, const void *one_case, const char *name)
+{
+    Arena arena;
+    arena_init(&arena, "test");
+    Backend be;
+    backend_ref_init(&be, 1);
+    Outputs want = run(&be, one_case, &arena);
+    backend_cpu_init(&be, 1);
+    Outputs one = run(&be, one_case, &arena);
+    for (int i = 0; i < want.n; i++) {
+        char what[96];
+        snprintf(what, sizeof what, "%s, output %d", name, i);
+        assert_near(one.at[i], want.at[i], want.tolerance[i], want.floor[i], what);
+    }
+    for (int threads = 2; threads <= 4; threads++) {
+        backend_cpu_init(&be, threads);
+        Outputs many = run(&be, one_case, &arena);
+        for (int i = 0; i < want.n; i++) {
+            char what[96];
+            snprintf(what, sizeof what, "%s, output %d, %d threads", name, i, threads);
+            assert_same_bits(many.at[i], one.at[i], what);
+        }
+    }
+    arena_free(&arena);
+}
+
+/** All rows of a list of cases that are not for benchmarks only. */
+#define CHECK_CASES(run, list) \
+    do { \
+        for (size_t check_i = 0; check_i < N_CASES(list); check_i++) { \
+            char check_name[64]; \
+            snprintf(check_name, sizeof check_name, "%s row %zu", #list, check_i); \
+            if (!(list)[check_i].bench_only) check_case(run, &(list)[check_i], check_name); \
+        } \
+    } while (0)
