@@ -10,8 +10,8 @@
  *   none            nothing around TEXT
  *
  * Template pieces are read with special tokens, TEXT as plain text: "<|im_end|>" inside it does not end a
- * message, and "<think>" is letters too, whether the tokenizer has such a token or not. A trained message trains TEXT and end_trained, nothing else. A `pretrain` message is its TEXT
- * alone, in every template.
+ * message, and "<think>" is letters too, whether the tokenizer has such a token or not. A trained message trains
+ * TEXT and end_trained, nothing else. A `pretrain` message is its TEXT alone, in every template.
  */
 #include "data/document.h"
 #include "data/tokenizer.h"
