@@ -5,7 +5,11 @@
  */
 #include "core/microbatch.h"
 
-/** Which buffers an action uses; numbered by the schedule, per kind (-1: none). */
+/**
+ * Which buffers an action uses; numbered by the schedule, per kind (-1: none). The numbers run over all
+ * stages of a rank together. A call may touch only those of its microbatch that live then: open_forward
+ * f_to_i, open_backward i_to_w, since the others may still be another microbatch's.
+ */
 typedef struct Slots {
     int f_to_i; /* x of the stage and what only the input gradient needs: from F (or its receive) to I */
     int f_to_w; /* inputs of the linears:  from F to W */
@@ -26,9 +30,12 @@ typedef enum ForwardMode {
 } ForwardMode;
 
 typedef struct StageOps {
-    /** Empty the f_to_i slot and take x [T, D] from it; a receive or the stage before writes there. Null on the first stage. */
+    /**
+     * Empty the f_to_i slot and take x [T, D] from it; a receive or the stage before writes there.
+     * Called once per microbatch on every stage, some actions before its forward; null on the first stage.
+     */
     HandOver (*open_forward)(void *self, Slots at, const MicroBatch *mb);
-    /** Empty the i_to_w slot and take dy [T, D] from it. Null on the last stage. */
+    /** Empty the i_to_w slot and take dy [T, D] from it, as open_forward. Null on the last stage. */
     HandOver (*open_backward)(void *self, Slots at, const MicroBatch *mb);
     /** Shape of y and dx: where the pipeline makes its send buffers (data pointer null). */
     HandOver (*border)(void *self, const MicroBatch *mb);

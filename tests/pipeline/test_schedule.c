@@ -1,0 +1,292 @@
+/* Named schedules against the numbers of their formulas and of an independent simulation. */
+#include "hand_written.h"
+#include "pipeline/schedule_text.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static Arena arena;
+
+static int reset(void **state)
+{
+    (void)state;
+    arena_free(&arena);
+    arena_init(&arena, "test");
+    return 0;
+}
+
+static void ok(Status status)
+{
+    if (status != OK) fail_msg("status %d: %s", status, status_message());
+}
+
+static Schedule *build(const char *name, int p, int m)
+{
+    Schedule *s = NULL;
+    ok(schedule_build(&s, &(ScheduleRequest){name, p, m, 0}, &arena));
+    return s;
+}
+
+static ScheduleReport simulate(const Schedule *s, double f, double i, double w, double comm)
+{
+    ScheduleReport report;
+    Costs costs = costs_uniform(s->n_stages, f, i, w, comm, &arena);
+    ok(schedule_simulate(&report, s, &costs, 1, &arena));
+    return report;
+}
+
+static int most_in_flight(const Schedule *s, const ScheduleReport *report)
+{
+    int most = 0;
+    for (int r = 0; r < s->n_ranks; r++)
+        if (report->rank[r].peak_in_flight > most) most = report->rank[r].peak_in_flight;
+    return most;
+}
+
+static void expect(const Schedule *s, int makespan, int work, int in_flight)
+{
+    ScheduleReport report = simulate(s, 1, 1, 1, 0);
+    if (report.makespan != makespan || report.work != work ||
+        most_in_flight(s, &report) != in_flight)
+        fail_msg("%s p=%d m=%d: %g/%g, %d; expected %d/%d, %d", s->name, s->n_ranks, s->n_mb,
+                 report.makespan, report.work, most_in_flight(s, &report), makespan, work,
+                 in_flight);
+    assert_true(report.bubble == (double)(makespan - work) / makespan);
+}
+
+// clang-format off
+static const struct { int p, m, gpipe[3], one[3], interleaved2[3], interleaved4[3], zb_h1[3], zbv[3]; } oracle[] = {
+    {2,  4, { 15, 12,  4}, { 15, 12, 2}, { 27, 24,  5}, { 51,  48,  9}, { 13, 12, 2}, { 25, 24,  4}},
+    {4,  8, { 33, 24,  8}, { 33, 24, 4}, { 57, 48, 11}, {105,  96, 19}, { 27, 24, 4}, { 51, 48,  8}},
+    {4, 16, { 57, 48, 16}, { 57, 48, 4}, {105, 96, 11}, {201, 192, 19}, { 51, 48, 4}, { 99, 96,  8}},
+    {8, 16, { 69, 48, 16}, { 69, 48, 8}, {117, 96, 23}, {213, 192, 39}, { 55, 48, 8}, {103, 96, 16}},
+    {8, 32, {117, 96, 32}, {117, 96, 8}, {213,192, 23}, {405, 384, 39}, {103, 96, 8}, {199,192, 16}},
+};
+// clang-format on
+
+static Schedule *hand(const char *name, Hand h,
+                      void (*order)(const Hand *h, int rank, ActionList *out))
+{
+    Schedule *s = NULL;
+    ok(hand_make(&s, name, h, order, &arena));
+    ok(hand_complete(s, &arena));
+    return s;
+}
+
+static void schedule_simulate__meets_the_oracle_numbers(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < sizeof oracle / sizeof oracle[0]; k++) {
+        int p = oracle[k].p, m = oracle[k].m;
+        const int *e = oracle[k].gpipe;
+        expect(build("gpipe", p, m), e[0], e[1], e[2]);
+        e = oracle[k].one;
+        expect(build("1f1b", p, m), e[0], e[1], e[2]);
+        e = oracle[k].interleaved2;
+        expect(hand("interleaved", (Hand){p, m, 2, false}, hand_interleaved), e[0], e[1], e[2]);
+        e = oracle[k].interleaved4;
+        expect(hand("interleaved", (Hand){p, m, 4, false}, hand_interleaved), e[0], e[1], e[2]);
+        e = oracle[k].zb_h1;
+        expect(hand("zb_h1", (Hand){p, m, 1, false}, hand_zb_h1), e[0], e[1], e[2]);
+        e = oracle[k].zbv;
+        expect(hand("zbv", (Hand){p, m, 2, true}, hand_zbv), e[0], e[1], e[2]);
+    }
+}
+
+static void schedule_simulate__knows_unequal_costs_and_messages(void **state)
+{
+    (void)state;
+    /* W cheaper, p = 4, m = 8 */
+    ScheduleReport report = simulate(build("1f1b", 4, 8), 1, 1, 0.5, 0);
+    assert_true(report.makespan - report.work == 7.5);
+    report = simulate(hand("zb_h1", (Hand){4, 8, 1, false}, hand_zb_h1), 1, 1, 0.5, 0);
+    assert_true(report.makespan - report.work == 4.5);
+    report = simulate(hand("zbv", (Hand){4, 8, 2, true}, hand_zbv), 1, 1, 0.5, 0);
+    assert_true(report.makespan - report.work == 3.0);
+    /* One microbatch through p ranks: 2 (p-1) messages, none inside a rank. */
+    report = simulate(build("gpipe", 4, 1), 1, 1, 1, 0.25);
+    assert_true(report.makespan == 4 * 3 + 6 * 0.25);
+    report = simulate(hand("zbv", (Hand){2, 1, 2, true}, hand_zbv), 1, 1, 1, 0.25);
+    /* F0 F1 F2 F3 I3 I2 W2 I1 I0 W0, with messages between stages 0 1, 2 3 and back */
+    assert_true(report.makespan == 10 + 4 * 0.25);
+    /* A slow stage sets the pace: its own work, and the way to it and back. */
+    Schedule *s = build("1f1b", 3, 10);
+    double f[] = {1, 5, 1}, i[] = {1, 5, 1}, w[] = {1, 5, 1};
+    ok(schedule_simulate(&report, s, &(Costs){f, i, w, 0}, 1, &arena));
+    assert_true(report.work == 150);
+    /* 1 to fill; before its first backward it waits for the last rank's F and B, after its second forward */
+    assert_true(report.makespan == 1 + 150 + 2);
+}
+
+static void schedule_simulate__weighs_what_waits_for_its_weight_gradient(void **state)
+{
+    (void)state;
+    Schedule *s = hand("zb_h1", (Hand){4, 8, 1, false}, hand_zb_h1);
+    ScheduleReport report;
+    Costs costs = costs_uniform(4, 1, 1, 1, 0, &arena);
+    ok(schedule_simulate(&report, s, &costs, 0.25, &arena));
+    /* rank r: p - r whole microbatches and r in stock */
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(report.rank[r].peak_in_flight, 4);
+        assert_true(report.rank[r].peak_activation == 4 - r + 0.25 * r);
+    }
+}
+
+static void schedule_1f1b__starts_backward_as_early_as_it_can(void **state)
+{
+    (void)state;
+    TextBuffer text;
+    text_buffer_init(&text, &arena);
+    schedule_print(&text, SCHEDULE_CSV, build("1f1b", 4, 6), NULL);
+    assert_non_null(strstr(text.text, "\n1F0,1F1,1F2,1B0,1F3,1B1,1F4,1B2,1F5,1B3,1B4,1B5\n"));
+    text_buffer_init(&text, &arena);
+    schedule_print(&text, SCHEDULE_CSV, build("1f1b", 2, 4), NULL);
+    assert_string_equal(text.text, "0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3\n"
+                                   "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n");
+}
+
+static void schedule_1f1b__takes_fewer_microbatches_than_ranks(void **state)
+{
+    (void)state;
+    Schedule *s = build("1f1b", 4, 2);
+    expect(s, 15, 6, 2);
+    ScheduleReport report = simulate(s, 1, 1, 1, 0);
+    int in_flight[] = {2, 2, 2, 1};
+    for (int r = 0; r < 4; r++) assert_int_equal(report.rank[r].peak_in_flight, in_flight[r]);
+}
+
+static void schedule_build__is_right_for_all_sizes(void **state)
+{
+    for (int p = 1; p <= 8; p++)
+        for (int m = 1; m <= 33; m++) {
+            for (int k = 0; k < 2; k++) {
+                Schedule *s = build(k ? "1f1b" : "gpipe", p, m); /* checked inside */
+                assert_true(s->ascending && s->has_comm && s->has_slots);
+                ScheduleReport report = simulate(s, 1, 1, 1, 0);
+                assert_true(report.makespan == 3 * (m + p - 1) && report.work == 3 * m);
+                for (int r = 0; r < p; r++) {
+                    int kept = k ? hand_min(p - r, m) : m;
+                    assert_int_equal(report.rank[r].peak_in_flight, kept);
+                    /* Receives posted early cost no slot. */
+                    assert_int_equal(s->n_slots[r].f_to_i, kept);
+                    assert_int_equal(s->n_slots[r].f_to_w, kept);
+                    assert_int_equal(s->n_slots[r].i_to_w, 1);
+                    assert_true(s->n_slots[r].send <= 3);
+                    assert_int_equal(s->n_slots[r].send == 0, p == 1);
+                }
+            }
+            reset(state);
+        }
+    ok(schedule_check(build("1f1b", 64, 256), NULL, &arena));
+}
+
+static int count_of(const ActionList *list, ActionKind kind)
+{
+    int n = 0;
+    for (int k = 0; k < list->n; k++) n += list->at[k].kind == kind;
+    return n;
+}
+
+static void schedule_add_comm__sends_only_between_ranks(void **state)
+{
+    (void)state;
+    Schedule *s = hand("zbv", (Hand){4, 8, 2, true}, hand_zbv);
+    /* rank 3 holds the turn of the V: stages 3 and 4 hand over on the spot */
+    assert_int_equal(count_of(&s->list[3], ACT_SEND_F), 8);
+    assert_int_equal(count_of(&s->list[3], ACT_RECV_F), 8);
+    assert_int_equal(count_of(&s->list[1], ACT_SEND_F), 16);
+    assert_int_equal(count_of(&s->list[1], ACT_RECV_B), 16);
+    for (int k = 0; k < s->list[3].n; k++) {
+        const Action *a = &s->list[3].at[k];
+        if (a->kind == ACT_F) assert_int_equal(a->to.f_to_i >= 0, a->stage == 3);
+        if (a->kind == ACT_I) assert_int_equal(a->to.i_to_w >= 0, a->stage == 4);
+    }
+}
+
+static void schedule_hoist_receives__posts_before_the_previous_action(void **state)
+{
+    (void)state;
+    TextBuffer text;
+    text_buffer_init(&text, &arena);
+    schedule_print_comm_csv(&text, build("gpipe", 2, 3));
+    assert_string_equal(text.text,
+                        "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0F2,0SEND_F2,0B0,0RECV_B1,0B1,0RECV_B2,"
+                        "0B2\n"
+                        "1RECV_F0,1RECV_F1,1F0,1RECV_F2,1F1,1F2,1B0,1SEND_B0,1B1,1SEND_B1,1B2,"
+                        "1SEND_B2\n");
+}
+
+static void schedule_build_forward__fits_any_placement(void **state)
+{
+    (void)state;
+    Schedule *like[] = {build("1f1b", 4, 8), build("gpipe", 1, 2),
+                        hand("zbv", (Hand){4, 8, 2, true}, hand_zbv),
+                        hand("interleaved", (Hand){2, 4, 4, false}, hand_interleaved)};
+    for (size_t k = 0; k < sizeof like / sizeof like[0]; k++)
+        for (int m = 1; m <= 11; m += 5) {
+            Schedule *s = NULL;
+            ok(schedule_build_forward(&s, like[k], m, &arena));
+            assert_true(s->forward_only && s->n_mb == m && s->n_stages == like[k]->n_stages);
+            ScheduleReport report = simulate(s, 1, 1, 1, 0);
+            assert_true(report.work == m * (s->n_stages / s->n_ranks));
+            for (int r = 0; r < s->n_ranks; r++) {
+                assert_int_equal(s->n_slots[r].f_to_w, 1);
+                assert_int_equal(s->n_slots[r].i_to_w, 0);
+                /* One stage per rank: the one that runs and the one that comes in meanwhile at most. */
+                if (s->n_stages == s->n_ranks) assert_true(s->n_slots[r].f_to_i <= 2);
+            }
+        }
+}
+
+static void refused(const char *name, int p, int m, int v, Status code, const char *part)
+{
+    Schedule *s = NULL;
+    Status status = schedule_build(&s, &(ScheduleRequest){name, p, m, v}, &arena);
+    assert_null(s);
+    assert_int_equal(status, code);
+    if (!strstr(status_message(), part)) fail_msg("%s lacks %s", status_message(), part);
+}
+
+static void schedule_build__refuses_what_does_not_fit(void **state)
+{
+    (void)state;
+    refused("1fb1", 2, 2, 0, ERR_USAGE, "1f1b");
+    refused("nonsense", 2, 2, 0, ERR_USAGE, "nonsense");
+    refused("1f1b", 4, 8, 2, ERR_USAGE, "num_virtual_stages");
+    refused("gpipe", 4, 8, -1, ERR_USAGE, "num_virtual_stages");
+    refused("1f1b", 0, 8, 0, ERR_USAGE, "pp_size");
+    refused("1f1b", 2, 0, 0, ERR_USAGE, "microbatches");
+    refused("1f1b", 4000, 1 << 30, 0, ERR_USAGE, "microbatches 1073741824");
+    refused("/nowhere/x.csv", 0, 0, 0, ERR_IO, "/nowhere/x.csv");
+    const char *later[] = {"interleaved", "looped_bfs", "zb_h1", "zb_h2",     "zb1p",
+                           "zbv",         "vhalf",      "vmin",  "dualpipev", "auto"};
+    for (size_t k = 0; k < sizeof later / sizeof later[0]; k++)
+        refused(later[k], 4, 8, 0, ERR_UNSUPPORTED, "not available yet");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(schedule_simulate__meets_the_oracle_numbers, reset, reset),
+        cmocka_unit_test_setup_teardown(schedule_simulate__knows_unequal_costs_and_messages, reset,
+                                        reset),
+        cmocka_unit_test_setup_teardown(
+            schedule_simulate__weighs_what_waits_for_its_weight_gradient, reset, reset),
+        cmocka_unit_test_setup_teardown(schedule_1f1b__starts_backward_as_early_as_it_can, reset,
+                                        reset),
+        cmocka_unit_test_setup_teardown(schedule_1f1b__takes_fewer_microbatches_than_ranks, reset,
+                                        reset),
+        cmocka_unit_test_setup_teardown(schedule_build__is_right_for_all_sizes, reset, reset),
+        cmocka_unit_test_setup_teardown(schedule_add_comm__sends_only_between_ranks, reset, reset),
+        cmocka_unit_test_setup_teardown(schedule_hoist_receives__posts_before_the_previous_action,
+                                        reset, reset),
+        cmocka_unit_test_setup_teardown(schedule_build_forward__fits_any_placement, reset, reset),
+        cmocka_unit_test_setup_teardown(schedule_build__refuses_what_does_not_fit, reset, reset),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
