@@ -29,6 +29,8 @@ static const OptionSpec options[] = {
 typedef struct Known {
     const char *model_type; /* NULL: unknown */
     int32_t eos;            /* -1: none */
+    Log *log;
+    bool warned; /* of a text without eos */
 } Known;
 
 /* eos_token_id is a number or a list, whose first counts. */
@@ -42,9 +44,10 @@ static void take_eos(const json_t *root, int32_t *eos)
 }
 
 /* generation_config.json's eos wins over config.json's, which wins over tokenizer_config.json's. */
-static Status read_known(Known *known, const char *dir, const Tokenizer *tokenizer, Arena *arena)
+static Status read_known(Known *known, const char *dir, const Tokenizer *tokenizer, Log *log,
+                         Arena *arena)
 {
-    *known = (Known){.eos = tokenizer_eos(tokenizer)};
+    *known = (Known){.eos = tokenizer_eos(tokenizer), .log = log};
     static const char *const names[] = {"config.json", "generation_config.json"};
     for (int i = 0; i < 2; i++) {
         const char *path = path_join(arena, dir, names[i]);
@@ -94,9 +97,8 @@ static Status tokenize_text(const Tokenizer *tokenizer, const char *text, Arena 
     return st;
 }
 
-static Status tokenize_document(const TokenizeArgs *args, const Known *known,
-                                const Tokenizer *tokenizer, const Document *document,
-                                TrainedTokens *tokens, Arena *arena)
+static Status tokenize_document(const TokenizeArgs *args, Known *known, const Tokenizer *tokenizer,
+                                const Document *document, TrainedTokens *tokens, Arena *arena)
 {
     const ChatTemplate *chat;
     trained_tokens_clear(tokens);
@@ -106,6 +108,9 @@ static Status tokenize_document(const TokenizeArgs *args, const Known *known,
                      arena);
         return OK;
     case DOCUMENT_TEXT:
+        if (known->eos < 0 && !known->warned)
+            log_warning(known->log, "%s: no eos is known: none is put behind texts", args->model);
+        known->warned = true;
         TRY(text_encode(tokens, tokenizer, document->text, document->bytes, known->eos));
         break;
     case DOCUMENT_MESSAGES:
@@ -117,8 +122,7 @@ static Status tokenize_document(const TokenizeArgs *args, const Known *known,
     return OK;
 }
 
-static Status tokenize_file(const TokenizeArgs *args, const Known *known,
-                            const Tokenizer *tokenizer)
+static Status tokenize_file(const TokenizeArgs *args, Known *known, const Tokenizer *tokenizer)
 {
     JsonlReader reader;
     TRY(jsonl_open(&reader, args->file));
@@ -163,7 +167,7 @@ static Status run(const void *args_, Arena *arena)
     Tokenizer *tokenizer;
     TRY(tokenizer_open(&tokenizer, args->model, arena, &log));
     Known known;
-    Status st = read_known(&known, args->model, tokenizer, arena);
+    Status st = read_known(&known, args->model, tokenizer, &log, arena);
     if (st == OK)
         st = args->text ? tokenize_text(tokenizer, args->text, arena)
                         : tokenize_file(args, &known, tokenizer);

@@ -39,7 +39,7 @@ typedef struct ParallelSection {
 
 typedef struct ConfigSource {
     const char *path; /* file, folder or glob */
-    double ratio;     /* none: all of it, once an epoch */
+    double ratio;     /* how often each sample is taken an epoch */
 } ConfigSource;
 
 typedef struct ConfigSources {

@@ -50,7 +50,7 @@ static const OptionSpec parallel_rows[] = {
 #undef AT
 static const OptionSpec source_rows[] = {
     {"path",  OPT_TEXT, OPTION_AT(ConfigSource, path),  NULL,   OPTION_ANY, .help = "file, folder or glob"},
-    {"ratio", OPT_REAL, OPTION_AT(DataSource, ratio), "1.0",  {.ranged = true, .min = 0, .max = 1e6, .above_min = true}, .help = "how often each sample is used an epoch"},
+    {"ratio", OPT_REAL, OPTION_AT(ConfigSource, ratio), "1.0",  {.ranged = true, .min = 0, .max = 1e6, .above_min = true}, .help = "how often each sample is used an epoch"},
     {0}};
 #define AT(field) OPTION_AT(DataSection, field)
 static const OptionSpec data_rows[] = {
