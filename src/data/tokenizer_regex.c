@@ -19,6 +19,8 @@
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{" \
     "10ffff}"
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Oniguruma's table for Latin-1 has six more (² ³ ¹ ¼ ½ ¾), which it uses outside of classes only. */
+#define WORD_ALONE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define HEX "0-9A-Fa-f"
 
 /* What stands inside a class for a set, and for all but it; NULL: only outside of classes. */
@@ -26,19 +28,20 @@ typedef struct Set {
     const char *name;
     const char *inside;
     const char *inside_not;
+    const char *alone; /* outside of classes, where that differs */
 } Set;
 
 // clang-format off
 static const Set escapes[] = {
-    {"d", "\\p{Nd}", "\\P{Nd}"},
-    {"s", SPACE, NOT_SPACE},
-    {"w", WORD, NULL},
-    {"h", HEX, NULL},
+    {"d", "\\p{Nd}", "\\P{Nd}", NULL},
+    {"s", SPACE, NOT_SPACE, NULL},
+    {"w", WORD, NULL, WORD_ALONE},
+    {"h", HEX, NULL, NULL},
 };
 #define CATEGORY(short_name, long_name) \
-    {short_name, "\\p{" short_name "}", "\\P{" short_name "}"}, \
-    {long_name, "\\p{" short_name "}", "\\P{" short_name "}"}
-#define SCRIPT(name) {name, "\\p{sc:" name "}", "\\P{sc:" name "}"}
+    {short_name, "\\p{" short_name "}", "\\P{" short_name "}", NULL}, \
+    {long_name, "\\p{" short_name "}", "\\P{" short_name "}", NULL}
+#define SCRIPT(name) {name, "\\p{sc:" name "}", "\\P{sc:" name "}", NULL}
 /* Names are compared without case, spaces, '-' and '_'. */
 static const Set properties[] = {
     CATEGORY("L", "Letter"), CATEGORY("Lu", "UppercaseLetter"), CATEGORY("Ll", "LowercaseLetter"),
@@ -57,8 +60,8 @@ static const Set properties[] = {
     CATEGORY("Co", "PrivateUse"),
     SCRIPT("Han"), SCRIPT("Hiragana"), SCRIPT("Katakana"), SCRIPT("Hangul"), SCRIPT("Thai"),
     SCRIPT("Hebrew"), SCRIPT("Greek"), SCRIPT("Devanagari"),
-    {"Digit", "\\p{Nd}", "\\P{Nd}"}, {"Space", SPACE, NOT_SPACE}, {"Word", WORD, NULL},
-    {"XDigit", HEX, NULL}, {"ASCII", "\\x{0}-\\x{7f}", "\\x{80}-\\x{10ffff}"},
+    {"Digit", "\\p{Nd}", "\\P{Nd}", NULL}, {"Space", SPACE, NOT_SPACE, NULL}, {"Word", WORD, NULL, WORD_ALONE},
+    {"XDigit", HEX, NULL, NULL}, {"ASCII", "\\x{0}-\\x{7f}", "\\x{80}-\\x{10ffff}", NULL},
 };
 static const struct {
     char letter;
@@ -344,14 +347,14 @@ static Status translate_escape(Translation *t, bool *done)
             return unsupported(t, "a set of letters with (?i), before this,");
         }
         put(t, negated ? "[^" : "[");
-        put(t, set->inside);
+        put(t, set->alone ? set->alone : set->inside);
         put(t, "]");
         return OK;
     }
     // clang-format off
     static const struct { char letter; const char *out; } anchors[] = {
-        {'b', "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))"},
-        {'B', "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))"},
+        {'b', "(?:(?<=[" WORD_ALONE "])(?![" WORD_ALONE "])|(?<![" WORD_ALONE "])(?=[" WORD_ALONE "]))"},
+        {'B', "(?:(?<=[" WORD_ALONE "])(?=[" WORD_ALONE "])|(?<![" WORD_ALONE "])(?![" WORD_ALONE "]))"},
         {'A', "\\A"}, {'z', "\\z"}, {'Z', "\\Z"}, {'N', "[^\\x{a}]"},
         {'R', "(?>\\x{d}\\x{a}|[\\x{a}-\\x{d}\\x{85}\\x{2028}\\x{2029}])"},
     };
