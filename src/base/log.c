@@ -8,13 +8,35 @@
 #include <time.h>
 #include <unistd.h>
 
+static Status open_file(Log *log, const char *path)
+{
+    log->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (log->fd < 0) return FAIL(ERR_IO, "%s: cannot open for writing (%s)", path, strerror(errno));
+    return OK;
+}
+
 Status log_open(Log *log, const char *path, int rank, bool to_stderr)
 {
     *log = (Log){
         .fd = -1, .rank = rank, .to_stderr = to_stderr, .terminal = isatty(STDERR_FILENO) == 1};
-    if (!path) return OK;
-    log->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (log->fd < 0) return FAIL(ERR_IO, "%s: cannot open for writing (%s)", path, strerror(errno));
+    return path ? open_file(log, path) : OK;
+}
+
+/* A full disk must not end a run over its log: what cannot be written is dropped. */
+static void write_file(const Log *log, const char *bytes, size_t n)
+{
+    if (n && write(log->fd, bytes, n) < 0) return;
+}
+
+void log_keep(Log *log, Arena *arena)
+{
+    text_buffer_init(&log->waiting, arena);
+}
+
+Status log_attach(Log *log, const char *path)
+{
+    TRY(open_file(log, path));
+    write_file(log, log->waiting.text, log->waiting.length);
     return OK;
 }
 
@@ -32,7 +54,7 @@ static void put(Log *log, bool show, const char *prefix, const char *text)
         fprintf(stderr, "%s%s%s\n", log->line_open ? "\r\033[K" : "", prefix, text);
         log->line_open = false;
     }
-    if (log->fd < 0) return;
+    if (log->fd < 0 && !log->waiting.arena) return;
     char line[4096], when[32];
     time_t now = time(NULL);
     struct tm parts;
@@ -40,8 +62,10 @@ static void put(Log *log, bool show, const char *prefix, const char *text)
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &parts);
     int n = snprintf(line, sizeof line, "%s rank %d: %s%s\n", when, log->rank, prefix, text);
     if (n >= (int)sizeof line) line[(n = (int)sizeof line - 1) - 1] = '\n';
-    /* A full disk must not end a run over its log. */
-    if (write(log->fd, line, (size_t)n) < 0) return;
+    if (log->fd < 0)
+        text_append(&log->waiting, line, (size_t)n);
+    else
+        write_file(log, line, (size_t)n);
 }
 
 #define FORMAT_INTO(text, format) \

@@ -3,7 +3,7 @@
  * Lines for people: to stderr, and to the run's log.txt with rank and time. One line, one write, so
  * the lines of ranks do not mix. A NULL Log is silent.
  */
-#include "base/status.h"
+#include "base/text.h"
 
 typedef struct Log {
     int fd; /* log.txt, opened for appending; -1: none */
@@ -13,8 +13,12 @@ typedef struct Log {
     bool line_open; /* a progress line without its newline is on the terminal */
 } Log;
 
-/** path NULL: stderr only. */
+/** path NULL: stderr only (see log_keep). */
 Status log_open(Log *log, const char *path, int rank, bool to_stderr) MUST_USE;
+/** From now on lines wait in the arena until log_attach. */
+void log_keep(Log *log, Arena *arena);
+/** Give a log without a file its file; the lines that waited go there first. */
+Status log_attach(Log *log, const char *path) MUST_USE;
 void log_close(Log *log);
 void log_line(Log *log, const char *format, ...) PRINTF_LIKE(2, 3);
 /** The same with "warning: " before it, shown by every rank. */

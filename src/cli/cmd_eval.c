@@ -32,7 +32,7 @@ static Status run(const void *args_, Arena *arena)
     for (int i = 0; i < sources.n; i++) sources.at[i] = (ConfigSource){args->data.at[i], NAN};
     Dataset *data = NULL;
     EvalResult result;
-    Status status = setup_dataset(&data, &s, &sources, false);
+    Status status = setup_dataset(&data, &s, "--data", &sources, false);
     if (status == OK) {
         EvalPlan plan = {&s.config, s.model, s.config.model.init ? NULL : args->model, data};
         status = launch_eval(&result, &plan);

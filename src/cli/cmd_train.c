@@ -60,7 +60,8 @@ static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
     return OK;
 }
 
-static Status write_config(const Setup *s)
+/* Nothing is on disk before everything that can be refused here was looked at. */
+static Status open_run(Setup *s)
 {
     TextBuffer text;
     text_buffer_init(&text, s->arena);
@@ -73,8 +74,9 @@ static Status write_config(const Setup *s)
 static Status open_data(Setup *s, Dataset **train, Dataset **eval)
 {
     if (s->config.train.steps == 0) return OK;
-    TRY(setup_dataset(train, s, &s->config.data.train, true));
-    return s->config.data.eval.n ? setup_dataset(eval, s, &s->config.data.eval, false) : OK;
+    TRY(setup_dataset(train, s, "data.train", &s->config.data.train, true));
+    return s->config.data.eval.n ? setup_dataset(eval, s, "data.eval", &s->config.data.eval, false)
+                                 : OK;
 }
 
 static Status run(const void *args_, Arena *arena)
@@ -93,7 +95,7 @@ static Status run(const void *args_, Arena *arena)
     plan.train = train;
     plan.eval = eval;
     plan.n_steps = train ? train_n_steps(&s.config, dataset_n_rows(train)) : 0;
-    if (status == OK) status = write_config(&s);
+    if (status == OK) status = open_run(&s);
     if (status == OK) {
         catch_signals();
         status = launch_train(&plan);

@@ -18,6 +18,7 @@ Status setup_create(Setup *out, const char *file, const TextList *sets, const ch
 {
     *out = (Setup){.arena = arena};
     TRY(log_open(&out->log, NULL, 0, true));
+    log_keep(&out->log, arena); /* for the run's log.txt, once there is one */
     TRY(config_load(&out->config, file, sets->at, sets->n, arena));
     if (model_path) out->config.model.path = model_path;
     int n_ranks;
@@ -28,6 +29,7 @@ Status setup_create(Setup *out, const char *file, const TextList *sets, const ch
 void setup_free(Setup *setup)
 {
     tokenizer_free(&setup->tokenizer);
+    log_close(&setup->log);
 }
 
 Status setup_tokenizer(Setup *s, bool needed)
@@ -45,7 +47,8 @@ int32_t setup_eos(const Setup *s)
     return s->tokenizer ? tokenizer_eos(s->tokenizer) : -1;
 }
 
-Status setup_dataset(Dataset **out, Setup *s, const ConfigSources *sources, bool shuffle)
+Status setup_dataset(Dataset **out, Setup *s, const char *key, const ConfigSources *sources,
+                     bool shuffle)
 {
     const DataSection *d = &s->config.data;
     TRY(setup_tokenizer(s, false));
@@ -55,6 +58,7 @@ Status setup_dataset(Dataset **out, Setup *s, const ConfigSources *sources, bool
         list[i] = (DataSource){sources->at[i].path,
                                isnan(sources->at[i].ratio) ? 1 : sources->at[i].ratio};
     DatasetConfig config = {
+        .key = key,
         .source = list,
         .n_sources = sources->n,
         .format = d->format,

@@ -26,6 +26,6 @@ Status setup_tokenizer(Setup *setup, bool needed) MUST_USE;
 /** The id that ends a text (append_eos): the model's first, else tokenizer_config's; -1: none. */
 int32_t setup_eos(const Setup *setup);
 
-/** A dataset of these sources; shuffled for training, in the files' order for evaluation. */
-Status setup_dataset(Dataset **out, Setup *setup, const ConfigSources *sources,
+/** A dataset of these sources (key names them in messages); shuffled for training, in the files' order for evaluation. */
+Status setup_dataset(Dataset **out, Setup *setup, const char *key, const ConfigSources *sources,
                      bool shuffle) MUST_USE;
