@@ -216,6 +216,7 @@ static Status run(const void *args_, Arena *arena)
                         .kind = !is_dir                     ? "safetensors"
                                 : checkpoint_is(args->path) ? "checkpoint"
                                                             : "model",
+                        .verified = args->verify,
                         .total = -1,
                         .active = -1,
                         .step = -1};

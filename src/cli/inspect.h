@@ -23,6 +23,7 @@ typedef struct Inspection {
     int n;
     const char *model_type; /* NULL: unknown */
     int64_t total, active;  /* parameters, a tied pair once; -1: unknown */
+    bool verified;          /* the data was read */
     int64_t step;           /* of a checkpoint; -1: none */
     Messages errors;        /* the thing is broken */
     Messages warnings;      /* it can be used, but look */

@@ -191,5 +191,7 @@ void inspect_print(TextBuffer *out, const Inspection *found)
     if (found->errors.n || found->warnings.n) text_append_format(out, "\n");
     print_messages(out, "wrong", &found->errors);
     print_messages(out, "note", &found->warnings);
-    if (!found->errors.n) text_append_format(out, "\nnothing wrong with it\n");
+    if (!found->errors.n)
+        text_append_format(out, "\nnothing wrong with it%s\n",
+                           found->verified ? "" : " (its data was not read: --verify)");
 }
