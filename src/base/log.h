@@ -8,9 +8,10 @@
 typedef struct Log {
     int fd; /* log.txt, opened for appending; -1: none */
     int rank;
-    bool to_stderr; /* usually rank 0 only */
-    bool terminal;  /* stderr is one: progress may overwrite its line */
-    bool line_open; /* a progress line without its newline is on the terminal */
+    bool to_stderr;     /* usually rank 0 only */
+    bool terminal;      /* stderr is one: progress may overwrite its line */
+    bool line_open;     /* a progress line without its newline is on the terminal */
+    TextBuffer waiting; /* lines of a log that has no file yet; without an arena they are dropped */
 } Log;
 
 /** path NULL: stderr only (see log_keep). */
