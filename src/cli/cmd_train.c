@@ -66,9 +66,10 @@ static Status open_run(Setup *s)
     TextBuffer text;
     text_buffer_init(&text, s->arena);
     config_dump(&text, &s->config);
-    TRY(dir_create(s->config.train.output));
-    return file_write_atomic(path_join(s->arena, s->config.train.output, "config.yaml"), text.text,
-                             text.length);
+    const char *output = s->config.train.output;
+    TRY(dir_create(output));
+    TRY(log_attach(&s->log, path_join(s->arena, output, "log.txt")));
+    return file_write_atomic(path_join(s->arena, output, "config.yaml"), text.text, text.length);
 }
 
 static Status open_data(Setup *s, Dataset **train, Dataset **eval)
