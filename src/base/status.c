@@ -8,7 +8,7 @@
 static _Thread_local char message[2048];
 static _Thread_local Breadcrumb crumb = {.layer = -1};
 
-Status status_fail(Status code, const char *format, ...)
+void status_fail(const char *format, ...)
 {
     /* Formatted aside first: an argument may be the old message itself. */
     char text[sizeof message];
@@ -19,7 +19,6 @@ Status status_fail(Status code, const char *format, ...)
     for (char *c = text; *c; c++)
         if (*c == '\n' || *c == '\r') *c = ' ';
     memcpy(message, text, sizeof message);
-    return code;
 }
 
 const char *status_message(void)

@@ -23,8 +23,11 @@ typedef enum Status {
 #define MUST_USE __attribute__((warn_unused_result))
 #define PRINTF_LIKE(string, first) __attribute__((format(printf, string, first)))
 
-/** Record a one-line message ("PLACE: what is wrong (found … expected …)") and return the code. */
-#define FAIL(code, ...) status_fail(code, __VA_ARGS__)
+/**
+ * Record a one-line message ("PLACE: what is wrong (found … expected …)"); its value is the code. The code stands
+ * here once more so that compilers see that a failure is not OK, and warn of no output that only success sets.
+ */
+#define FAIL(code, ...) (status_fail(__VA_ARGS__), (code))
 /** Return from the calling function if the expression fails. */
 #define TRY(expression) \
     do { \
@@ -32,7 +35,7 @@ typedef enum Status {
         if (try_status != OK) return try_status; \
     } while (0)
 
-Status status_fail(Status code, const char *format, ...) PRINTF_LIKE(2, 3);
+void status_fail(const char *format, ...) PRINTF_LIKE(1, 2);
 
 /** The calling thread's last recorded message; "" if none. Lent until the next FAIL. */
 const char *status_message(void);

@@ -6,14 +6,21 @@
 
 char *text_format(Arena *arena, const char *format, ...)
 {
+    char small[256];
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, args);
+    int n = vsnprintf(small, sizeof small, format, args);
     va_end(args);
-    char *text = arena_take(arena, (size_t)(n < 0 ? 0 : n) + 1);
-    text[0] = '\0';
-    if (n > 0) vsnprintf(text, (size_t)n + 1, format, again);
+    char *text;
+    if (n < 0) {
+        text = text_copy(arena, "");
+    } else if ((size_t)n < sizeof small) {
+        text = text_copy_n(arena, small, (size_t)n);
+    } else {
+        text = arena_take(arena, (size_t)n + 1);
+        vsnprintf(text, (size_t)n + 1, format, again);
+    }
     va_end(again);
     return text;
 }
