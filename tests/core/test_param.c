@@ -1,0 +1,126 @@
+#include "core/param.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+static int setup(void **state)
+{
+    static Arena arena;
+    arena_init(&arena, "test");
+    *state = &arena;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    arena_free(*state);
+    return 0;
+}
+
+static void param__declared_in_order_with_defaults(void **state)
+{
+    ParamSet set;
+    paramset_init(&set, *state, DTYPE_F32, DTYPE_F32);
+    char name[32];
+    for (int i = 0; i < 200; i++) {
+        snprintf(name, sizeof name, "p%d", i);
+        if (i == 100) set.next_order = 1000;
+        Param *p = paramset_declare(&set, name, PARAM_INIT_NORMAL, i % 2 ? 2 : 1,
+                                    (int64_t[]){3, 4, 99, 99});
+        assert_ptr_equal(p, set.at[i]);
+        assert_int_equal(p->order, i < 100 ? i : 900 + i);
+    }
+    assert_int_equal(set.n, 200);
+    /* The list has moved while it grew; the parameters have not. */
+    for (int i = 0; i < 200; i++) {
+        const Param *p = set.at[i];
+        snprintf(name, sizeof name, "p%d", i);
+        assert_string_equal(p->name, name);
+        assert_ptr_equal(paramset_find(&set, name), p);
+        assert_int_equal(tensor_size(p->value), i % 2 ? 12 : 3);
+        assert_int_equal(p->is_matrix, i % 2);
+        assert_true(p->trainable && !p->tied_copy && !p->tied);
+        assert_true(p->lr_scale == 1 && isnan(p->weight_decay));
+        assert_true(tensor_is_null(p->value) && tensor_is_null(p->grad));
+        assert_true(tensor_is_null(p->moment[0]) && tensor_is_null(p->moment[1]));
+    }
+    assert_null(paramset_find(&set, "p200"));
+}
+
+static void param__layout_gives_memory_of_its_own_to_each(void **state)
+{
+    ParamSet set;
+    paramset_init(&set, *state, DTYPE_F32, DTYPE_F64);
+    Param *a = paramset_declare(&set, "a", PARAM_INIT_NORMAL, 2, (int64_t[]){5, 7});
+    Param *b = paramset_declare(&set, "b", PARAM_INIT_ONES, 1, (int64_t[]){3});
+    Param *frozen = paramset_declare(&set, "f", PARAM_INIT_NORMAL, 1, (int64_t[]){11});
+    Param *c = paramset_declare(&set, "c", PARAM_INIT_ZEROS, 3, (int64_t[]){2, 3, 4});
+    frozen->trainable = false;
+    assert_int_equal(paramset_layout(&set, true), OK);
+    Param *all[] = {a, b, frozen, c};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(all[i]->value.dtype, DTYPE_F32);
+        memset(all[i]->value.data, i + 1, tensor_bytes(all[i]->value));
+        if (all[i] == frozen) continue;
+        assert_int_equal(all[i]->grad.dtype, DTYPE_F64);
+        assert_int_equal(tensor_size(all[i]->grad), tensor_size(all[i]->value));
+        for (int64_t k = 0; k < tensor_size(all[i]->grad); k++)
+            assert_true(((double *)all[i]->grad.data)[k] == 0);
+    }
+    assert_true(tensor_is_null(frozen->grad));
+    assert_int_equal(tensor_size(set.grads), 35 + 3 + 24);
+    for (int i = 0; i < 4; i++) {
+        const char *bytes = all[i]->value.data;
+        for (size_t k = 0; k < tensor_bytes(all[i]->value); k++) assert_int_equal(bytes[k], i + 1);
+    }
+    /* The flat tensor is the gradients, in order, without gaps or overlap. */
+    for (int64_t k = 0; k < tensor_size(set.grads); k++) ((double *)set.grads.data)[k] = (double)k;
+    assert_true(((double *)a->grad.data)[34] == 34);
+    assert_true(((double *)b->grad.data)[0] == 35);
+    assert_true(((double *)c->grad.data)[23] == 61);
+    paramset_zero_grads(&set);
+    for (int64_t k = 0; k < tensor_size(set.grads); k++)
+        assert_true(((double *)set.grads.data)[k] == 0);
+    assert_ptr_equal(param_tensor(a, PARAM_VALUE).data, a->value.data);
+    assert_ptr_equal(param_tensor(a, PARAM_GRAD).data, a->grad.data);
+    a->moment[1].data = a;
+    assert_ptr_equal(param_tensor(a, PARAM_MOMENT_1).data, a);
+    assert_null(param_tensor(a, PARAM_MOMENT_0).data);
+}
+
+static void param__layout_without_gradients(void **state)
+{
+    ParamSet set;
+    paramset_init(&set, *state, DTYPE_F32, DTYPE_F32);
+    Param *a = paramset_declare(&set, "a", PARAM_INIT_NORMAL, 2, (int64_t[]){5, 7});
+    assert_int_equal(paramset_layout(&set, false), OK);
+    assert_false(tensor_is_null(a->value));
+    assert_true(tensor_is_null(a->grad) && tensor_is_null(set.grads));
+    paramset_zero_grads(&set); /* nothing to do, and nothing breaks */
+}
+
+static void param__layout_too_large_is_refused(void **state)
+{
+    ParamSet set;
+    paramset_init(&set, *state, DTYPE_F32, DTYPE_F32);
+    paramset_declare(&set, "a", PARAM_INIT_NORMAL, 3, (int64_t[]){100000, 20000000, 1000000});
+    assert_int_equal(paramset_layout(&set, false), ERR_MEMORY);
+    assert_non_null(strstr(status_message(), "out of memory"));
+}
+
+int main(void)
+{
+#define ROW(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        ROW(param__declared_in_order_with_defaults),
+        ROW(param__layout_gives_memory_of_its_own_to_each),
+        ROW(param__layout_without_gradients),
+        ROW(param__layout_too_large_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
