@@ -2,7 +2,6 @@
 #include "io/file.h"
 
 #include <math.h>
-#include <string.h>
 
 Status setup_read_model(Setup *s, const char *dir)
 {
@@ -10,6 +9,11 @@ Status setup_read_model(Setup *s, const char *dir)
     if (isnan(s->config.loss.balancing_alpha))
         s->config.loss.balancing_alpha =
             s->model->output_router_logits ? s->model->aux_coef : 0.001;
+    /* Not settled is no error before a conversation comes. */
+    const ChatTemplate *chat;
+    if (chat_template_find(&chat, s->config.model.chat_template, s->model->family->model_type) ==
+        OK)
+        s->config.model.chat_template = chat_template_name(chat);
     return OK;
 }
 

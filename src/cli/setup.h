@@ -13,7 +13,7 @@ typedef struct Setup {
 
 /**
  * Configuration from a file (NULL: defaults) and --set, with model_path in place of model.path if given; then the model's config.json.
- * Fills in what waits for the model: loss.balancing_alpha auto.
+ * Fills in what waits for the model: loss.balancing_alpha and model.chat_template auto.
  */
 Status setup_create(Setup *out, const char *file, const TextList *sets, const char *model_path,
                     Arena *arena) MUST_USE;
