@@ -197,7 +197,7 @@ def train(model, rows, reduction, alpha, z_alpha, optimizer, lr_schedule, steps,
         torch_optimizer.step()
         margin = min(margin, out["margin"])
         for key in keys:
-            log[key].append(None if out[key] is None else torch.as_tensor(out[key]).item())
+            log[key].append(None if out[key] is None else torch.as_tensor(out[key], dtype=torch.float64).item())
         log["grad_norm"].append(norm)
         log["lr"].append(lr)
     change = {name: p.detach() - start[name] for name, p in model.named_parameters()}

@@ -58,7 +58,7 @@ static uint64_t mix(uint64_t x)
 
 static uint64_t key_of(uint64_t seed, const char *name)
 {
-    uint64_t key = mix(seed);
+    uint64_t key = mix(seed ? seed : FIXTURE_SEED);
     for (; *name; name++) key = mix(key ^ (uint64_t)(unsigned char)*name);
     return key;
 }
