@@ -126,7 +126,9 @@ static Status read_digits(Loader *loader, json_t *object, const char *place)
     PreStep step = {0};
     TRY(json_get_bool(object, place, "individual_digits", &each));
     step.behavior = each ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS;
-    TRY(regex_compile(&step.code, "\\p{N}", place, loader->arena));
+    /* here HuggingFace asks Rust, whose tables are newer (Unicode 17) than its patterns' */
+    TRY(regex_compile(&step.code, "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]", place,
+                      loader->arena));
     return add_step(loader, step, place);
 }
 

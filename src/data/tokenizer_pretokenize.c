@@ -21,25 +21,21 @@ static Status find_runs(const PreStep *step, const char *text, size_t n, Pretoke
                         size_t *n_runs)
 {
     size_t from = 0, done = 0;
-    bool skip_empty = false; /* an empty match after a match is passed over, as rust-onig does */
+    bool first = true;
     *n_runs = 0;
     while (from <= n) {
         bool found;
         size_t start, end;
         TRY(regex_search(step->code, text, n, from, &work->regex, &found, &start, &end));
         if (!found) break;
-        from = end;
-        if (start == end) {
+        if (start == end && end == done && !first) { /* empty, right after a match: no match */
             int length = 1;
-            if (end < n) utf8_decode(text + end, &length);
+            if (from < n) utf8_decode(text + from, &length);
             from += (size_t)length;
-            if (skip_empty) {
-                skip_empty = false;
-                continue;
-            }
-        } else {
-            skip_empty = true;
+            continue;
         }
+        first = false;
+        from = end;
         if (done != start) TRY(add_run(work, n_runs, done, start, step->invert));
         TRY(add_run(work, n_runs, start, end, !step->invert));
         done = end;

@@ -485,7 +485,7 @@ Status regex_search(const pcre2_code *code, const char *text, size_t n, size_t f
 {
     /* Backtracking over a run of characters costs steps in proportion to it; more than a few times
        that is a pattern that explodes. */
-    size_t limit = 10000 + 64 * n;
+    size_t limit = 1000000 + 64 * n;
     pcre2_set_match_limit(work->context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
     int rc =
         pcre2_match(code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, work->data, work->context);
