@@ -230,7 +230,8 @@ static Status read_rope(ModelConfig *config, const json_t *root, const char *pat
                              config->max_positions));
     config->rope = old;
     if (parameters) {
-        RopeConfig new = {.theta = 10000};
+        RopeConfig new = {
+            .theta = old.theta}; /* as HuggingFace: one without a theta takes the other's */
         TRY(read_rope_object(&new, parameters, text_format(arena, "%s: rope_parameters", path),
                              config->max_positions));
         if (has_theta && old.theta != new.theta)
@@ -243,6 +244,10 @@ static Status read_rope(ModelConfig *config, const json_t *root, const char *pat
     }
     if (!(config->rope.theta > 0 && isfinite(config->rope.theta)))
         return FAIL(ERR_FORMAT, "%s: key rope_theta: out of range (found %g, expected above 0)",
+                    path, config->rope.theta);
+    if (config->rope.kind == ROPE_YARN && !(config->rope.theta > 1))
+        return FAIL(ERR_FORMAT,
+                    "%s: key rope_theta: yarn takes its logarithm (found %g, expected above 1)",
                     path, config->rope.theta);
     return OK;
 }
@@ -368,7 +373,6 @@ static void warn_unknown(const ModelConfig *config, json_t *root, const char *pa
 
 static Status read_root(ModelConfig *config, json_t *root, const char *path, Arena *arena, Log *log)
 {
-    TRY(json_expect_object(root, path));
     const char *type;
     TRY(json_get_string(root, path, "model_type", &type));
     const char *names[8] = {NULL};
@@ -400,32 +404,56 @@ static Status read_root(ModelConfig *config, json_t *root, const char *path, Are
     return OK;
 }
 
-Status model_config_read(ModelConfig **out, const char *path, Arena *arena, Log *log)
+static Status parse_file(ModelConfig *config, const char *path, const char *text, size_t n,
+                         Status (*read)(ModelConfig *, json_t *, const char *, Arena *, Log *),
+                         Arena *arena, Log *log)
+{
+    JsonDoc doc;
+    TRY(json_doc_parse(&doc, path, text, n));
+    Status status = json_expect_object(doc.root, path);
+    if (status == OK) status = read(config, doc.root, path, arena, log);
+    json_doc_free(&doc);
+    return status;
+}
+
+static Status read_generation(ModelConfig *config, json_t *root, const char *path, Arena *arena,
+                              Log *log)
+{
+    (void)arena;
+    (void)log;
+    return read_eos(config, root, path);
+}
+
+Status model_config_parse(ModelConfig **out, const ConfigText *text, Arena *arena, Log *log)
 {
     ModelConfig *config = ARENA_NEW(arena, ModelConfig, 1);
-    const char *file = path, *dir = path;
-    if (dir_exists(path)) {
-        file = path_join(arena, path, "config.json");
-    } else {
-        const char *slash = strrchr(path, '/');
-        dir = slash ? text_copy_n(arena, path, (size_t)(slash - path)) : ".";
-    }
-    config->dir = text_copy(arena, dir);
-    JsonDoc doc;
-    TRY(json_doc_read(&doc, file));
-    Status status = read_root(config, doc.root, file, arena, log);
-    json_doc_free(&doc);
-    if (status != OK) return status;
-    const char *generation = path_join(arena, dir, "generation_config.json");
-    if (file_exists(generation)) {
-        TRY(json_doc_read(&doc, generation));
-        status = json_expect_object(doc.root, generation);
-        if (status == OK) status = read_eos(config, doc.root, generation);
-        json_doc_free(&doc);
-        if (status != OK) return status;
-    }
+    config->dir = text_copy(arena, text->dir);
+    TRY(parse_file(config, text->path, text->config, text->config_bytes, read_root, arena, log));
+    if (text->generation)
+        TRY(parse_file(config, path_join(arena, text->dir, "generation_config.json"),
+                       text->generation, text->generation_bytes, read_generation, arena, log));
     *out = config;
     return OK;
+}
+
+Status model_config_read(ModelConfig **out, const char *path, Arena *arena, Log *log)
+{
+    ConfigText text = {.dir = path, .path = path};
+    if (dir_exists(path)) {
+        text.path = path_join(arena, path, "config.json");
+    } else {
+        const char *slash = strrchr(path, '/');
+        text.dir = slash ? text_copy_n(arena, path, (size_t)(slash - path)) : ".";
+    }
+    char *bytes;
+    TRY(file_read(arena, text.path, &bytes, &text.config_bytes));
+    text.config = bytes;
+    const char *generation = path_join(arena, text.dir, "generation_config.json");
+    if (file_exists(generation)) {
+        TRY(file_read(arena, generation, &bytes, &text.generation_bytes));
+        text.generation = bytes;
+    }
+    return model_config_parse(out, &text, arena, log);
 }
 
 bool model_config_is_moe(const ModelConfig *config, int64_t layer)

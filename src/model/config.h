@@ -40,6 +40,17 @@ typedef struct ModelConfig {
  * that we do not compute is refused; keys nobody knows are named in one warning.
  */
 Status model_config_read(ModelConfig **out, const char *path, Arena *arena, Log *log) MUST_USE;
+
+/** The files' content, for those who have it in memory. */
+typedef struct ConfigText {
+    const char *dir, *path;          /* for messages; path names config.json */
+    const char *config, *generation; /* generation_config.json; NULL: none */
+    size_t config_bytes, generation_bytes;
+} ConfigText;
+
+Status model_config_parse(ModelConfig **out, const ConfigText *text, Arena *arena,
+                          Log *log) MUST_USE;
+
 bool model_config_is_moe(const ModelConfig *config, int64_t layer);
 int64_t model_config_n_moe_layers(const ModelConfig *config);
 
