@@ -128,7 +128,7 @@ static void change_for_router(const char *name, float *value, int64_t rows, int6
     for (int64_t r = 0; r < rows; r++)
         if (embedding)
             value[r * cols] = 8;
-        else if (router)
+        else if (router && r < E)
             value[r * cols] = gate[r];
 }
 
