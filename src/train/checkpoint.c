@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -34,18 +35,32 @@ static Status end_folder(const char *temporary, const char *dir)
     return file_rename(dir, temporary);
 }
 
-/* Remove all but the newest `keep` folders step-… */
-static Status prune(const char *dir, int64_t keep, Arena *arena)
+/* The number of a folder step-…, or -1. */
+static int64_t step_of(const char *name)
+{
+    char *end;
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
+    int64_t step = strtoll(name + 5, &end, 10);
+    return *end ? -1 : step;
+}
+
+/*
+ * Of the folders up to this step remove all but the newest `keep`. A later one was left by a run that was ahead of what it was
+ * resumed from; counting it could remove the very folder that was just saved.
+ */
+static Status prune(const char *dir, int64_t keep, int64_t step, Arena *arena)
 {
     char **names;
     int n;
     TRY(dir_list(arena, dir, &names, &n));
-    int n_steps = 0;
-    for (int i = 0; i < n; i++) n_steps += strncmp(names[i], "step-", 5) == 0;
-    for (int i = 0; i < n && n_steps > keep; i++) {
-        if (strncmp(names[i], "step-", 5) != 0) continue;
-        TRY(dir_remove_tree(path_join(arena, dir, names[i])));
-        n_steps--;
+    for (int i = 0; i < n; i++) {
+        int64_t own = step_of(names[i]), newer = 0;
+        if (own < 0 || own > step) continue;
+        for (int j = 0; j < n; j++) {
+            int64_t other = step_of(names[j]);
+            newer += other > own && other <= step;
+        }
+        if (newer >= keep) TRY(dir_remove_tree(path_join(arena, dir, names[i])));
     }
     return OK;
 }
@@ -159,11 +174,11 @@ static Status prepare(const Engine *e, const char *dir, const char **temporary, 
     TRY(begin_folder(temporary, dir, arena));
     for (int k = 0; k < 2 && e->config->optimizer.type == OPTIMIZER_ADAMW; k++)
         TRY(dir_create(path_join(arena, *temporary, moment_dirs[k])));
-    return hf_copy_side_files(*temporary, e->model->dir, arena);
+    return hf_copy_side_files(*temporary, e->side_files, arena);
 }
 
-static Status finish(const Engine *e, const TrainState *state, const char *temporary,
-                     const char *dir, Arena *arena)
+static Status finish(Engine *e, const TrainState *state, const char *temporary, const char *dir,
+                     Arena *arena)
 {
     const char *parent = path_join(arena, e->config->train.output, "checkpoints");
     TRY(write_state(e, state, temporary, arena));
@@ -171,7 +186,8 @@ static Status finish(const Engine *e, const TrainState *state, const char *tempo
     TRY(end_folder(temporary, dir));
     const char *name = text_format(arena, "%s\n", step_name(arena, state->step));
     TRY(file_write_atomic(path_join(arena, parent, "latest"), name, strlen(name)));
-    return prune(parent, e->config->checkpoint.keep, arena);
+    TRY(engine_set_side_files(e, dir)); /* the run may have been resumed from one that goes now */
+    return prune(parent, e->config->checkpoint.keep, state->step, arena);
 }
 
 Status checkpoint_save(Engine *e, const TrainState *state, Log *log)
@@ -285,7 +301,7 @@ Status export_folder(Engine *e, const char *dir, DType dtype, int64_t max_shard_
     const char *slash = strrchr(dir, '/');
     const char *temporary = text_format(arena, "%.*s.%s.tmp", slash ? (int)(slash + 1 - dir) : 0,
                                         dir, slash ? slash + 1 : dir);
-    TRY(comm_agree(world, world->rank == 0 ? begin_export(dir, e->model->dir, dtype, arena) : OK));
+    TRY(comm_agree(world, world->rank == 0 ? begin_export(dir, e->side_files, dtype, arena) : OK));
     HfWrite how = {.dir = temporary,
                    .what = PARAM_VALUE,
                    .dtype = dtype,
@@ -309,7 +325,8 @@ Status export_step(Engine *e, int64_t step, Log *log)
     if (e->mesh->world->rank == 0) {
         log_line(log, "exported %s", dir);
         if (e->config->checkpoint.hf_keep > 0)
-            status = prune(parent, e->config->checkpoint.hf_keep, arena);
+            status =
+                prune(parent, e->config->checkpoint.hf_keep, step < 0 ? INT64_MAX : step, arena);
     }
     arena_rewind(arena, mark);
     return comm_agree(e->mesh->world, status);

@@ -102,8 +102,17 @@ static Status load_weights(Engine *e, const EngineSetup *setup, Log *log)
     return hf_load(e->layout, e->source, &e->set, &e->step, log);
 }
 
+Status engine_set_side_files(Engine *e, const char *dir)
+{
+    size_t n = strlen(dir);
+    if (n >= sizeof e->side_files) return FAIL(ERR_IO, "%s: path too long", dir);
+    memcpy(e->side_files, dir, n + 1);
+    return OK;
+}
+
 static Status create_local(Engine *e, const EngineSetup *setup, Log *log)
 {
+    TRY(engine_set_side_files(e, e->model->dir));
     TRY(build_schedules(e, setup));
     const ParallelSection *p = &setup->config->parallel;
     if (p->layer_split.at && p->layer_split.n != e->n_stages)

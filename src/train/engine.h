@@ -45,7 +45,8 @@ typedef struct Engine {
     RopeTables rope;
     ShardIndex *source; /* NULL: random values */
     HfLayout *layout;
-    Tensor tied_grad; /* what the other holder of a tied pair sends; null when not needed */
+    Tensor tied_grad;      /* what the other holder of a tied pair sends; null when not needed */
+    char side_files[4096]; /* folder of the config, tokenizer, … files that saving copies */
 } Engine;
 
 /**
@@ -54,6 +55,8 @@ typedef struct Engine {
  */
 Status engine_create(Engine **out, const EngineSetup *setup, Comm *world, Log *log) MUST_USE;
 void engine_free(Engine **engine);
+/** Where side files are copied from, at first the model's folder. Lets go of a checkpoint that is about to be removed. */
+Status engine_set_side_files(Engine *engine, const char *dir) MUST_USE;
 
 /** Threads per rank: the configured number, or this machine's processors divided among the ranks on it, at least 1. */
 int engine_threads(const TrainConfig *config, int n_ranks_here);
