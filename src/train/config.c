@@ -251,6 +251,13 @@ static bool only_longer(const char *key, const TrainConfig *before, const TrainC
     return !strcmp(key, "train.epochs") && after->train.epochs > before->train.epochs;
 }
 
+/* data.seed follows train.seed unless it is given: then the key to name is the one that was changed. */
+static bool only_follows(const char *key, const TrainConfig *before, const TrainConfig *after)
+{
+    return !strcmp(key, "data.seed") && before->data.seed == before->train.seed &&
+           after->data.seed == after->train.seed;
+}
+
 Status config_check_resume(const TrainConfig *before, const TrainConfig *after, const char *place,
                            Arena *arena)
 {
@@ -258,7 +265,9 @@ Status config_check_resume(const TrainConfig *before, const TrainConfig *after, 
     int n;
     config_diff(before, after, arena, &change, &n);
     for (int i = 0; i < n; i++) {
-        if (!change[i].maths || only_longer(change[i].key, before, after)) continue;
+        if (!change[i].maths || only_longer(change[i].key, before, after) ||
+            only_follows(change[i].key, before, after))
+            continue;
         bool length =
             !strcmp(change[i].key, "train.steps") || !strcmp(change[i].key, "train.epochs");
         return FAIL(ERR_USAGE,
