@@ -27,7 +27,7 @@ typedef enum Status {
  * Record a one-line message ("PLACE: what is wrong (found … expected …)"); its value is the code. The code stands
  * here once more so that compilers see that a failure is not OK, and warn of no output that only success sets.
  */
-#define FAIL(code, ...) (status_fail(__VA_ARGS__), (code))
+#define FAIL(code, ...) (status_fail(__VA_ARGS__), (Status)(code))
 /** Return from the calling function if the expression fails. */
 #define TRY(expression) \
     do { \
