@@ -302,12 +302,12 @@ def small_tokenizers():
     words = dict(vocab)
     for word in (" world", "worlds", "hello hello", "日本", "w"):
         words.setdefault(as_letters(word), len(words))
-    tokens = [known, *added(len(words), [("<s>", "special"), ("<|日本|>", "special")])]
+    tokens = [known, *added(len(words), [("<s>", "special"), ("<|日本|>", "special"), ("zq",)])]
     ids = {t["content"]: t["id"] for t in tokens}
     yield "ignore_merges", tokenizer(
         bpe(words, merges, ignore_merges=True), tokens, None, sequence(split(CL100K)),
         {"type": "Sequence", "processors": [byte_level(), template(["<s>"], [])(ids)]},
-    ), ["hello worlds world", "the  hello hello", "日本 <|日本|>日本<s>"]  # fmt: skip
+    ), ["hello worlds world", "the  hello hello", "日本 <|日本|>日本<s>", "zq azq"]  # fmt: skip
 
     yield "deepseek", tokenizer(
         bpe(vocab, merges), ends, {"type": "Sequence", "normalizers": []},
@@ -321,14 +321,15 @@ def small_tokenizers():
     ), ["①②③ ㋿ ﷺ ｶﾞ 10٣"]  # fmt: skip
 
     some = {c: i for i, c in enumerate("abcdé")}
-    some.update({as_letters(c): i + len(some) for i, c in enumerate(("[unk]", " ", "ab", "é"))})
+    some.update({as_letters(c): i + len(some) for i, c in enumerate(("[unk]", " ", "ab", "é", "bc"))})
     for name, fuse in (("unk", False), ("unk_fused", True)):
         yield name, tokenizer(
             bpe(some, [["a", "b"]], unk_token="[unk]", fuse_unk=fuse), (), {"type": "NFD"},
             byte_level(use_regex=True),
         ), ["ab xyz zab", "zzz", "é"]  # fmt: skip
-    yield "missing_bytes", tokenizer(bpe(some, [["a", "b"]]), (), None, byte_level(use_regex=True)), [
-        "ab xyz zab", "zaxb", "\u00e9"]  # fmt: skip
+    twice = [["b", "c"], ["a", "b"], ["b", "c"]]  # the last of equal merges counts
+    yield "missing_bytes", tokenizer(bpe(some, twice), (), None, byte_level(use_regex=True)), [
+        "ab xyz zab", "zaxb", "\u00e9", "abc bc"]  # fmt: skip
 
     yield "digits", tokenizer(
         bpe(vocab, merges), (), {"type": "NFKC"},

@@ -12,6 +12,16 @@
  * normalised, added tokens with normalized=true are cut out of that, the rest is cut into words by the
  * pre-tokenizer, and each word is merged by rank.
  *
+ * Unicode. HuggingFace's parts have tables of different ages, and so have our libraries; where they
+ * differ we follow HuggingFace, checked for every code point:
+ *   patterns        Oniguruma, Unicode 16 (\s without U+180E)   ours PCRE2 10.42, Unicode 14
+ *   normalisation   Unicode 9                                   ours utf8proc 2.8, Unicode 15
+ *   Digits          Rust, Unicode 17
+ * What is left: a pattern that names by number a character newer than Unicode 14 may not find it, and
+ * \p{script} is read for a few scripts only. Patterns are Oniguruma's; constructs that PCRE2 has no
+ * equal for (&& in classes, backreferences, lookbehind of varying length, …) are refused by name. One
+ * match may take 1,000,000 steps and 64 for each byte; beyond that encoding fails.
+ *
  * A Tokenizer does not change once it is there: any number of threads may use it at once.
  */
 #include "base/log.h"

@@ -3,7 +3,8 @@
  * The inside of a Tokenizer, shared by the tokenizer_*.c files only:
  *   load         tokenizer.json -> Tokenizer        vocab        strings, ids and merges
  *   unicode      UTF-8, byte letters, versions      normalize    NFC, NFD, NFKC, NFKD
- *   regex        HuggingFace's patterns in PCRE2    pretokenize  text -> words
+ *   regex, sets  HuggingFace's patterns in PCRE2    search       one match after another
+ *   pretokenize  text -> words                      pipeline     the four parts of tokenizer.json
  *   added        added tokens in a text             bpe          word -> ids
  *   encode       all of these in order, decode
  */
@@ -136,6 +137,20 @@ Status normalize_text(NormalForm form, const char *text, size_t n, NormalizeWork
 
 /* ---- regex ---- */
 
+/** A set of characters, as PCRE2 has it. */
+typedef struct RegexSet {
+    const char *name;
+    const char *inside;     /* what stands for it within a class */
+    const char *inside_not; /* and for all but it; NULL: cannot be said there */
+    const char *alone;      /* the same outside of classes where it differs, else NULL */
+} RegexSet;
+
+#define REGEX_WORD_IN_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Oniguruma's table for Latin-1 has six more (² ³ ¹ ¼ ½ ¾), which it uses outside of classes only. */
+#define REGEX_WORD REGEX_WORD_IN_CLASS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+
+/** The set that \s, \P{Lu}, \p{^Han} … at *at names, which is moved past it; NULL: none known. */
+const RegexSet *regex_read_set(const char **at, bool *negated);
 /** Translate an Oniguruma pattern and compile it. Errors name the pattern. */
 Status regex_compile(pcre2_code **out, const char *pattern, const char *place,
                      Arena *arena) MUST_USE;

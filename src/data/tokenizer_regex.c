@@ -10,59 +10,7 @@
  * refused by name rather than guessed at.
  */
 
-#define SPACE \
-    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}" \
-    "\\x{205f}\\x{3000}"
-#define NOT_SPACE \
-    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{" \
-    "1fff}" \
-    "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{" \
-    "10ffff}"
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-/* Oniguruma's table for Latin-1 has six more (² ³ ¹ ¼ ½ ¾), which it uses outside of classes only. */
-#define WORD_ALONE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
-#define HEX "0-9A-Fa-f"
-
-/* What stands inside a class for a set, and for all but it; NULL: only outside of classes. */
-typedef struct Set {
-    const char *name;
-    const char *inside;
-    const char *inside_not;
-    const char *alone; /* outside of classes, where that differs */
-} Set;
-
 // clang-format off
-static const Set escapes[] = {
-    {"d", "\\p{Nd}", "\\P{Nd}", NULL},
-    {"s", SPACE, NOT_SPACE, NULL},
-    {"w", WORD, NULL, WORD_ALONE},
-    {"h", HEX, NULL, NULL},
-};
-#define CATEGORY(short_name, long_name) \
-    {short_name, "\\p{" short_name "}", "\\P{" short_name "}", NULL}, \
-    {long_name, "\\p{" short_name "}", "\\P{" short_name "}", NULL}
-#define SCRIPT(name) {name, "\\p{sc:" name "}", "\\P{sc:" name "}", NULL}
-/* Names are compared without case, spaces, '-' and '_'. */
-static const Set properties[] = {
-    CATEGORY("L", "Letter"), CATEGORY("Lu", "UppercaseLetter"), CATEGORY("Ll", "LowercaseLetter"),
-    CATEGORY("Lt", "TitlecaseLetter"), CATEGORY("Lm", "ModifierLetter"), CATEGORY("Lo", "OtherLetter"),
-    CATEGORY("M", "Mark"), CATEGORY("Mn", "NonspacingMark"), CATEGORY("Mc", "SpacingMark"),
-    CATEGORY("Me", "EnclosingMark"), CATEGORY("N", "Number"), CATEGORY("Nd", "DecimalNumber"),
-    CATEGORY("Nl", "LetterNumber"), CATEGORY("No", "OtherNumber"), CATEGORY("P", "Punctuation"),
-    CATEGORY("Pc", "ConnectorPunctuation"), CATEGORY("Pd", "DashPunctuation"),
-    CATEGORY("Ps", "OpenPunctuation"), CATEGORY("Pe", "ClosePunctuation"),
-    CATEGORY("Pi", "InitialPunctuation"), CATEGORY("Pf", "FinalPunctuation"),
-    CATEGORY("Po", "OtherPunctuation"), CATEGORY("S", "Symbol"), CATEGORY("Sm", "MathSymbol"),
-    CATEGORY("Sc", "CurrencySymbol"), CATEGORY("Sk", "ModifierSymbol"),
-    CATEGORY("So", "OtherSymbol"), CATEGORY("Z", "Separator"), CATEGORY("Zs", "SpaceSeparator"),
-    CATEGORY("Zl", "LineSeparator"), CATEGORY("Zp", "ParagraphSeparator"), CATEGORY("C", "Other"),
-    CATEGORY("Cc", "Control"), CATEGORY("Cf", "Format"), CATEGORY("Cn", "Unassigned"),
-    CATEGORY("Co", "PrivateUse"),
-    SCRIPT("Han"), SCRIPT("Hiragana"), SCRIPT("Katakana"), SCRIPT("Hangul"), SCRIPT("Thai"),
-    SCRIPT("Hebrew"), SCRIPT("Greek"), SCRIPT("Devanagari"),
-    {"Digit", "\\p{Nd}", "\\P{Nd}", NULL}, {"Space", SPACE, NOT_SPACE, NULL}, {"Word", WORD, NULL, WORD_ALONE},
-    {"XDigit", HEX, NULL, NULL}, {"ASCII", "\\x{0}-\\x{7f}", "\\x{80}-\\x{10ffff}", NULL},
-};
 static const struct {
     char letter;
     int32_t point;
@@ -101,47 +49,6 @@ static Status unsupported(const Translation *t, const char *what)
 static void put(Translation *t, const char *text)
 {
     text_append(&t->out, text, strlen(text));
-}
-
-static bool same_name(const char *known, const char *name, size_t n)
-{
-    size_t i = 0;
-    for (; n > 0; name++, n--) {
-        if (*name == ' ' || *name == '_' || *name == '-') continue;
-        if (tolower((unsigned char)*name) != tolower((unsigned char)known[i])) return false;
-        i++;
-    }
-    return known[i] == '\0';
-}
-
-/* A set such as \s, \P{Lu}, \p{^Han}: NULL if there is none at t->at, which is else moved past it. */
-static const Set *read_set(Translation *t, bool *negated)
-{
-    const char *p = t->at;
-    if (p[0] != '\\') return NULL;
-    if (p[1] != 'p' && p[1] != 'P') {
-        for (size_t i = 0; i < sizeof escapes / sizeof *escapes; i++) {
-            if (tolower((unsigned char)p[1]) != escapes[i].name[0]) continue;
-            *negated = isupper((unsigned char)p[1]) != 0;
-            t->at += 2;
-            return &escapes[i];
-        }
-        return NULL;
-    }
-    const char *end = p[2] == '{' ? strchr(p, '}') : NULL;
-    if (!end) return NULL;
-    *negated = p[1] == 'P';
-    const char *name = p + 3;
-    if (*name == '^') {
-        *negated = !*negated;
-        name++;
-    }
-    for (size_t i = 0; i < sizeof properties / sizeof *properties; i++) {
-        if (!same_name(properties[i].name, name, (size_t)(end - name))) continue;
-        t->at = end + 1;
-        return &properties[i];
-    }
-    return NULL;
 }
 
 static bool read_hex(const char *p, size_t n, int32_t *value)
@@ -228,7 +135,7 @@ static Status translate_class(Translation *t)
         if (*t->at == '[') return unsupported(t, "a class within a class");
         if (t->at[0] == '&' && t->at[1] == '&') return unsupported(t, "&& in a class");
         bool set_negated;
-        const Set *set = read_set(t, &set_negated);
+        const RegexSet *set = regex_read_set(&t->at, &set_negated);
         if (set) {
             const char *items = set_negated ? set->inside_not : set->inside;
             if (!items) return unsupported(t, "the negated set before this, in a class,");
@@ -242,7 +149,7 @@ static Status translate_class(Translation *t)
         last = first;
         if (t->at[0] == '-' && t->at[1] != ']' && t->at[1] != '\0') {
             t->at++;
-            if (*t->at == '[' || read_set(t, &set_negated))
+            if (*t->at == '[' || regex_read_set(&t->at, &set_negated))
                 return unsupported(t, "a range to a set");
             TRY(read_literal(t, true, &last));
         }
@@ -341,7 +248,7 @@ static Status translate_escape(Translation *t, bool *done)
 {
     *done = true;
     bool negated;
-    const Set *set = read_set(t, &negated);
+    const RegexSet *set = regex_read_set(&t->at, &negated);
     if (set) {
         if (t->fold && (set->inside[0] == '\\' && set->inside[1] == 'p' && set->inside[3] == 'L')) {
             return unsupported(t, "a set of letters with (?i), before this,");
@@ -353,8 +260,8 @@ static Status translate_escape(Translation *t, bool *done)
     }
     // clang-format off
     static const struct { char letter; const char *out; } anchors[] = {
-        {'b', "(?:(?<=[" WORD_ALONE "])(?![" WORD_ALONE "])|(?<![" WORD_ALONE "])(?=[" WORD_ALONE "]))"},
-        {'B', "(?:(?<=[" WORD_ALONE "])(?=[" WORD_ALONE "])|(?<![" WORD_ALONE "])(?![" WORD_ALONE "]))"},
+        {'b', "(?:(?<=[" REGEX_WORD "])(?![" REGEX_WORD "])|(?<![" REGEX_WORD "])(?=[" REGEX_WORD "]))"},
+        {'B', "(?:(?<=[" REGEX_WORD "])(?=[" REGEX_WORD "])|(?<![" REGEX_WORD "])(?![" REGEX_WORD "]))"},
         {'A', "\\A"}, {'z', "\\z"}, {'Z', "\\Z"}, {'N', "[^\\x{a}]"},
         {'R', "(?>\\x{d}\\x{a}|[\\x{a}-\\x{d}\\x{85}\\x{2028}\\x{2029}])"},
     };
@@ -455,56 +362,4 @@ Status regex_compile_literal(pcre2_code **out, const char *text, const char *pla
         p += length;
     }
     return compile(out, quoted.text ? quoted.text : "", text, place);
-}
-
-Status regex_work_init(RegexWork *work)
-{
-    if (work->data) return OK;
-    work->data = pcre2_match_data_create(1, NULL);
-    work->context = pcre2_match_context_create(NULL);
-    work->stack = pcre2_jit_stack_create((size_t)32 << 10, (size_t)8 << 20, NULL);
-    if (!work->data || !work->context || !work->stack) {
-        regex_work_free(work);
-        return FAIL(ERR_MEMORY, "tokenizer: no memory for matching");
-    }
-    pcre2_jit_stack_assign(work->context, NULL, work->stack);
-    pcre2_set_heap_limit(work->context, 256 << 10); /* KiB */
-    return OK;
-}
-
-void regex_work_free(RegexWork *work)
-{
-    pcre2_match_data_free(work->data);
-    pcre2_match_context_free(work->context);
-    pcre2_jit_stack_free(work->stack);
-    *work = (RegexWork){0};
-}
-
-Status regex_search(const pcre2_code *code, const char *text, size_t n, size_t from,
-                    RegexWork *work, bool *found, size_t *start, size_t *end)
-{
-    /* Backtracking over a run of characters costs steps in proportion to it; more than a few times
-       that is a pattern that explodes. */
-    size_t limit = 1000000 + 64 * n;
-    pcre2_set_match_limit(work->context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
-    int rc =
-        pcre2_match(code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, work->data, work->context);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) { /* the interpreter keeps its stack on the heap */
-        rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                         work->data, work->context);
-    }
-    *found = rc >= 0;
-    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
-        PCRE2_UCHAR message[160] = "";
-        pcre2_get_error_message(rc, message, sizeof message);
-        return FAIL(ERR_FORMAT,
-                    "pre_tokenizer: a pattern cannot be matched on %zu bytes of text: %s", n,
-                    (char *)message);
-    }
-    if (rc >= 0) {
-        const PCRE2_SIZE *offset = pcre2_get_ovector_pointer(work->data);
-        *start = offset[0];
-        *end = offset[1];
-    }
-    return OK;
 }
