@@ -78,7 +78,7 @@ static void put(Log *log, bool show, const char *prefix, const char *text)
 
 void log_line(Log *log, const char *format, ...)
 {
-    if (!log) return;
+    if (!log || log->silent) return;
     char text[3072];
     FORMAT_INTO(text, format);
     put(log, log->to_stderr, "", text);
@@ -86,7 +86,7 @@ void log_line(Log *log, const char *format, ...)
 
 void log_warning(Log *log, const char *format, ...)
 {
-    if (!log) return;
+    if (!log || log->silent) return;
     char text[3072];
     FORMAT_INTO(text, format);
     put(log, true, "warning: ", text);
@@ -94,7 +94,7 @@ void log_warning(Log *log, const char *format, ...)
 
 void log_file_line(Log *log, const char *format, ...)
 {
-    if (!log) return;
+    if (!log || log->silent) return;
     char text[3072];
     FORMAT_INTO(text, format);
     put(log, false, "", text);
@@ -102,7 +102,7 @@ void log_file_line(Log *log, const char *format, ...)
 
 void log_progress(Log *log, const char *format, ...)
 {
-    if (!log || !log->to_stderr || !log->terminal) return;
+    if (!log || log->silent || !log->to_stderr || !log->terminal) return;
     char text[512];
     FORMAT_INTO(text, format);
     fprintf(stderr, "\r\033[K%s", text);

@@ -9,6 +9,7 @@ typedef struct Log {
     int fd; /* log.txt, opened for appending; -1: none */
     int rank;
     bool to_stderr;     /* usually rank 0 only */
+    bool silent;        /* as if it were NULL */
     bool terminal;      /* stderr is one: progress may overwrite its line */
     bool line_open;     /* a progress line without its newline is on the terminal */
     TextBuffer waiting; /* lines of a log that has no file yet; without an arena they are dropped */

@@ -1,12 +1,14 @@
 #include "base/status.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 static _Thread_local char message[2048];
 static _Thread_local Breadcrumb crumb = {.layer = -1};
+static void (*_Atomic end_others_at_death)(int exit_code);
 
 void status_fail(const char *format, ...)
 {
@@ -58,5 +60,12 @@ void die(const char *format, ...)
     if (crumb.op) snprintf(place + n, sizeof place - n, " %s", crumb.op);
     fprintf(stderr, "stagewright: error: rank %d%s: %s\n", crumb.rank, place, reason);
     fflush(NULL);
+    void (*end_others)(int) = atomic_load(&end_others_at_death);
+    if (end_others) end_others(1);
     _exit(1);
+}
+
+void die_hook(void (*end_others)(int exit_code))
+{
+    atomic_store(&end_others_at_death, end_others);
 }

@@ -56,3 +56,9 @@ Breadcrumb *breadcrumb(void);
 
 /** Print one line `stagewright: error: rank … step … action … layer … op: reason` and end the process with 1. */
 _Noreturn void die(const char *format, ...) PRINTF_LIKE(1, 2);
+
+/**
+ * What die() calls after its line, to end the processes of the other ranks too; NULL: nothing. It is the one
+ * variable that all threads of the process share: a death concerns the process, whoever dies in it.
+ */
+void die_hook(void (*end_others)(int exit_code));

@@ -23,21 +23,22 @@ static void print(const EvalResult *result, Arena *arena)
            (long long)result->n_tokens, (long long)result->n_trained);
 }
 
-static Status run(const void *args_, Arena *arena)
+static Status run(const void *args_, const World *world, Arena *arena)
 {
     const EvalArgs *args = args_;
     Setup s;
-    TRY(setup_create(&s, NULL, &args->sets, args->model, arena));
+    TRY(setup_create(&s, NULL, &args->sets, args->model, world, arena));
     ConfigSources sources = {ARENA_NEW(arena, ConfigSource, args->data.n), args->data.n};
     for (int i = 0; i < sources.n; i++) sources.at[i] = (ConfigSource){args->data.at[i], NAN};
     Dataset *data = NULL;
     EvalResult result;
     Status status = setup_dataset(&data, &s, "--data", &sources, false);
+    status = world_agree(world, status);
     if (status == OK) {
         EvalPlan plan = {&s.config, s.model, s.config.model.init ? NULL : args->model, data};
-        status = launch_eval(&result, &plan);
+        status = launch_eval(world, &result, &plan);
     }
-    if (status == OK) print(&result, arena);
+    if (status == OK && world->rank == 0) print(&result, arena);
     dataset_free(&data);
     setup_free(&s);
     return status;
@@ -63,5 +64,6 @@ const Command command_eval = {
     .positions = positions,
     .options = options,
     .args_size = sizeof(EvalArgs),
+    .all_ranks = true,
     .run = run,
 };

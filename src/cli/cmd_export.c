@@ -18,8 +18,9 @@ static Status body(Engine *engine, void *arg)
     return OK;
 }
 
-static Status run(const void *args_, Arena *arena)
+static Status run(const void *args_, const World *world, Arena *arena)
 {
+    (void)world;
     ExportArgs args = *(const ExportArgs *)args_;
     const char *dir = args.checkpoint;
     if (!checkpoint_is(dir)) {
@@ -37,7 +38,7 @@ static Status run(const void *args_, Arena *arena)
     static const char *const carry[] = {"model.extra_tensors=carry"};
     TextList sets = {ARENA_NEW(arena, const char *, 1), 1};
     sets.at[0] = carry[0];
-    TRY(setup_create(&s, NULL, &sets, dir, arena));
+    TRY(setup_create(&s, NULL, &sets, dir, NULL, arena));
     SoloPlan plan = {.config = &s.config,
                      .model = s.model,
                      .weights = dir,

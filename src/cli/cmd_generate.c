@@ -166,11 +166,12 @@ static Status check_prompts(const Job *job)
     return OK;
 }
 
-static Status run(const void *args_, Arena *arena)
+static Status run(const void *args_, const World *world, Arena *arena)
 {
+    (void)world;
     const GenerateArgs *args = args_;
     Setup s;
-    TRY(setup_create(&s, NULL, &args->sets, args->model, arena));
+    TRY(setup_create(&s, NULL, &args->sets, args->model, NULL, arena));
     Job job = {.args = args, .setup = &s, .arena = arena};
     trained_tokens_init(&job.prompts.ids);
     Status status = setup_tokenizer(&s, true);

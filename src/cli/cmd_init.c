@@ -34,13 +34,14 @@ static Status body(Engine *engine, void *arg)
     return OK;
 }
 
-static Status run(const void *args_, Arena *arena)
+static Status run(const void *args_, const World *world, Arena *arena)
 {
+    (void)world;
     InitArgs args = *(const InitArgs *)args_;
     TRY(refuse_full_folder(args.out, arena));
     Setup s;
     TextList none = {0};
-    TRY(setup_create(&s, NULL, &none, args.config, arena));
+    TRY(setup_create(&s, NULL, &none, args.config, NULL, arena));
     s.config.train.seed = args.seed;
     SoloPlan plan = {
         .config = &s.config, .model = s.model, .max_positions = 1, .body = body, .arg = &args};

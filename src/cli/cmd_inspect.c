@@ -205,8 +205,9 @@ static void inspect(Inspection *found, const InspectArgs *args, Log *log)
     for (int i = 0; i < found->n && args->hash; i++) hash_tensor(found, &found->tensor[i]);
 }
 
-static Status run(const void *args_, Arena *arena)
+static Status run(const void *args_, const struct World *world, Arena *arena)
 {
+    (void)world;
     const InspectArgs *args = args_;
     bool is_dir = dir_exists(args->path);
     if (!is_dir && !file_exists(args->path))

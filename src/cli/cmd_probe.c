@@ -10,11 +10,11 @@ typedef struct ProbeArgs {
     TextList sets;
 } ProbeArgs;
 
-static Status run(const void *args_, Arena *arena)
+static Status run(const void *args_, const World *world, Arena *arena)
 {
     const ProbeArgs *args = args_;
     Setup s;
-    TRY(setup_create(&s, NULL, &args->sets, args->model, arena));
+    TRY(setup_create(&s, NULL, &args->sets, args->model, world, arena));
     ProbePlan plan = {.config = &s.config,
                       .model = s.model,
                       .out = args->out,
@@ -30,8 +30,8 @@ static Status run(const void *args_, Arena *arena)
     if (plan.n_rows > 1000000)
         return FAIL(ERR_USAGE, "%s: too many lines (found %lld, expected at most 1000000)",
                     args->batch, (long long)plan.n_rows);
-    TRY(dir_create(args->out));
-    return launch_probe(&plan);
+    TRY(world_agree(world, world->rank == 0 ? dir_create(args->out) : OK));
+    return launch_probe(world, &plan);
 }
 
 static const ArgPosition positions[] = {
@@ -60,5 +60,6 @@ const Command command_probe = {
     .positions = positions,
     .options = options,
     .args_size = sizeof(ProbeArgs),
+    .all_ranks = true,
     .run = run,
 };

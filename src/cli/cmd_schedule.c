@@ -133,8 +133,9 @@ static Status check_numbers(const ScheduleArgs *args)
     return FAIL(ERR_USAGE, "schedule: --%s is missing (only a CSV file says it itself)", missing);
 }
 
-static Status run(const void *args_, Arena *arena)
+static Status run(const void *args_, const struct World *world, Arena *arena)
 {
+    (void)world;
     const ScheduleArgs *args = args_;
     TRY(check_numbers(args));
     ScheduleRequest request = {.name = args->schedule,

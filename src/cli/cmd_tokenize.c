@@ -151,8 +151,9 @@ static Status tokenize_file(const TokenizeArgs *args, Known *known, const Tokeni
     return st;
 }
 
-static Status run(const void *args_, Arena *arena)
+static Status run(const void *args_, const struct World *world, Arena *arena)
 {
+    (void)world;
     const TokenizeArgs *args = args_;
     if (!args->text == !args->file)
         return FAIL(ERR_USAGE, "tokenize: %s (expected --text TEXT or FILE.jsonl)",

@@ -54,10 +54,27 @@ static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
     TrainConfig before;
     TRY(config_parse(&before, plan->checkpoint, info.config, strlen(info.config), s->arena));
     if (!args->override) TRY(config_check_resume(&before, &s->config, args->config, s->arena));
-    TRY(setup_read_model(s, plan->checkpoint));
     plan->state = info.state;
-    plan->weights = plan->checkpoint;
     return OK;
+}
+
+/*
+ * Process 0 looks, and says what it found: another process might see a folder of another moment, above all on a network's
+ * disk, and checksums of a large checkpoint need be made but once.
+ */
+static Status agree_on_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
+{
+    const World *world = s->world;
+    TRY(world_agree(world, world->rank == 0 ? find_checkpoint(s, args, plan) : OK));
+    int64_t bytes = plan->checkpoint ? (int64_t)strlen(plan->checkpoint) + 1 : 0;
+    TRY(world_share(world, &bytes, sizeof bytes));
+    if (!bytes) return OK;
+    char *path = arena_take(s->arena, (size_t)bytes);
+    if (world->rank == 0) memcpy(path, plan->checkpoint, (size_t)bytes);
+    TRY(world_share(world, path, (size_t)bytes));
+    TRY(world_share(world, &plan->state, sizeof plan->state));
+    plan->checkpoint = plan->weights = path;
+    return setup_read_model(s, path);
 }
 
 /* Nothing is on disk before everything that can be refused here was looked at. */
@@ -80,26 +97,28 @@ static Status open_data(Setup *s, Dataset **train, Dataset **eval)
                                  : OK;
 }
 
-static Status run(const void *args_, Arena *arena)
+static Status run(const void *args_, const World *world, Arena *arena)
 {
     const TrainArgs *args = args_;
     Setup s;
     Dataset *train = NULL, *eval = NULL;
-    TRY(setup_create(&s, args->config, &args->sets, NULL, arena));
+    TRY(setup_create(&s, args->config, &args->sets, NULL, world, arena));
     TRY(config_require_run(&s.config, args->config));
     TrainPlan plan = {.config = &s.config,
                       .stop = &stop_asked,
                       .weights = s.config.model.init ? NULL : s.config.model.path};
-    Status status = find_checkpoint(&s, args, &plan);
+    Status status = agree_on_checkpoint(&s, args, &plan);
     if (status == OK) status = open_data(&s, &train, &eval);
     plan.model = s.model;
     plan.train = train;
     plan.eval = eval;
     plan.n_steps = train ? train_n_steps(&s.config, dataset_n_rows(train)) : 0;
-    if (status == OK) status = open_run(&s);
+    /* All data is read before the folder is made, and the folder made before anybody writes to it. */
+    status = world_agree(world, status);
+    if (status == OK) status = world_agree(world, world->rank == 0 ? open_run(&s) : OK);
     if (status == OK) {
         catch_signals();
-        status = launch_train(&plan);
+        status = launch_train(world, &plan);
     }
     dataset_free(&train);
     dataset_free(&eval);
@@ -133,5 +152,6 @@ const Command command_train = {
     .options = options,
     .args_size = sizeof(TrainArgs),
     .config_help = true,
+    .all_ranks = true,
     .run = run,
 };

@@ -11,12 +11,14 @@
  *       {"data", OPT_TEXTS, OPTION_AT(EvalArgs, data), "[]", OPTION_ANY, .help = "JSONL files", .value = "FILE", .required = true, .rest = true},
  *       {"set", OPT_TEXTS, OPTION_AT(EvalArgs, sets), "[]", OPTION_ANY, .help = "a configuration key", .value = "KEY=VALUE"},
  *       {0}};
- *   static Status run(const void *args_, Arena *arena) {...}
+ *   static Status run(const void *args_, const struct World *world, Arena *arena) {...}
  *   const Command command_eval = {.name = "eval", …};
  *
  * and in main.c a line in commands[].
  */
 #include "io/options.h"
+
+struct World; /* the processes of this start: comm/world.h */
 
 /** An argument without a name. */
 typedef struct ArgPosition {
@@ -36,7 +38,9 @@ typedef struct Command {
     const OptionSpec *options;    /* name "max-new-tokens" is --max-new-tokens; NULL: none */
     size_t args_size;             /* of the struct the two tables fill */
     bool config_help;             /* --help goes on with all configuration keys */
-    Status (*run)(const void *args, Arena *arena); /* NULL: known, but not available yet */
+    bool all_ranks; /* launched, all processes run it; else process 0 does and the others wait */
+    Status (*run)(const void *args, const struct World *world,
+                  Arena *arena); /* NULL: known, but not available yet */
 } Command;
 
 extern const Command command_init, command_train, command_probe, command_generate, command_eval,

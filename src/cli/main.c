@@ -3,7 +3,7 @@
  * turns the status into the exit code.
  */
 #include "cli/args.h"
-#include "train/config.h"
+#include "train/launch.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -52,14 +52,16 @@ static Status find_command(const Command **out, const char *name)
     return FAIL(ERR_USAGE, "unknown command %.100s; see stagewright --help", name);
 }
 
-static Status run_command(const Command *command, int argc, char **argv, Arena *arena)
+static Status run_command(const Command *command, int argc, char **argv, const World *world,
+                          Arena *arena)
 {
     if (!command->run)
         return FAIL(ERR_UNSUPPORTED, "command %s is not available yet", command->name);
     void *args = arena_take_zeroed(arena, command->args_size ? command->args_size : 1);
     bool help;
     TRY(args_parse(command, argc, argv, args, &help, arena));
-    if (!help) return command->run(args, arena);
+    if (!help) return command->run(args, world, arena);
+    if (world->rank > 0) return OK;
     TextBuffer text;
     text_buffer_init(&text, arena);
     args_help(&text, command);
@@ -72,9 +74,18 @@ static Status run_command(const Command *command, int argc, char **argv, Arena *
     return OK;
 }
 
-static Status run(int argc, char **argv, Arena *arena)
+/* Process 0 alone answers what is no work for all; the others wait for it in world_settle. */
+static bool for_all_ranks(const char *word)
+{
+    for (int i = 0; word && commands[i]; i++)
+        if (!strcmp(commands[i]->name, word)) return commands[i]->all_ranks;
+    return false;
+}
+
+static Status run(int argc, char **argv, const World *world, Arena *arena)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
+    if (world->rank > 0 && !for_all_ranks(word)) return OK;
     if (!word) {
         print_overview(stderr);
         return FAIL(ERR_USAGE, "no command");
@@ -95,19 +106,23 @@ static Status run(int argc, char **argv, Arena *arena)
     }
     const Command *command = NULL;
     TRY(find_command(&command, word));
-    return run_command(command, argc - 2, argv + 2, arena);
+    return run_command(command, argc - 2, argv + 2, world, arena);
 }
 
 int main(int argc, char **argv)
 {
     Arena arena;
     arena_init(&arena, "command");
-    Status st = run(argc, argv, &arena);
+    World world;
+    Status st = world_open(&world);
+    if (st == OK) st = run(argc, argv, &world, &arena);
     /* What does not reach a full disk or a closed pipe is no result. */
     if ((fflush(stdout) || ferror(stdout)) && st == OK)
         st = FAIL(ERR_IO, "standard output: %s", strerror(errno));
-    if (st != OK && st != ERR_PEER && st != ERR_STOPPED)
-        fprintf(stderr, "stagewright: error: %s\n", status_message());
+    bool speaks;
+    st = world_settle(&world, st, &speaks);
+    if (speaks) fprintf(stderr, "stagewright: error: %s\n", status_message());
     arena_free(&arena);
+    world_close(&world, st);
     return status_exit_code(st);
 }

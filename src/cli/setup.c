@@ -18,15 +18,19 @@ Status setup_read_model(Setup *s, const char *dir)
 }
 
 Status setup_create(Setup *out, const char *file, const TextList *sets, const char *model_path,
-                    Arena *arena)
+                    const World *world, Arena *arena)
 {
-    *out = (Setup){.arena = arena};
-    TRY(log_open(&out->log, NULL, 0, true));
-    log_keep(&out->log, arena); /* for the run's log.txt, once there is one */
+    *out = (Setup){.world = world, .arena = arena};
+    int rank = world ? world->rank : 0;
+    TRY(log_open(&out->log, NULL, rank, rank == 0));
+    /* All processes read the same files and would say the same. */
+    out->log.silent = rank > 0;
+    if (rank == 0) log_keep(&out->log, arena); /* for the run's log.txt, once there is one */
     TRY(config_load(&out->config, file, sets->at, sets->n, arena));
     if (model_path) out->config.model.path = model_path;
     int n_ranks;
-    TRY(config_fit_world(&out->config, false, 1, file ? file : "--set", &n_ranks));
+    TRY(config_fit_world(&out->config, world && world->launched, world ? world->size : 1,
+                         file ? file : "--set", &n_ranks));
     return setup_read_model(out, out->config.model.path);
 }
 
@@ -79,7 +83,7 @@ Status setup_dataset(Dataset **out, Setup *s, const char *key, const ConfigSourc
         .model_type = s->model->family->model_type,
         .tokenizer_path =
             s->tokenizer ? path_join(s->arena, s->model->dir, "tokenizer.json") : NULL,
-        .n_threads = engine_threads(&s->config, 1),
+        .n_threads = engine_threads(&s->config, s->world ? s->world->n_cpus : 1),
     };
     return dataset_open(out, &config, s->tokenizer, &s->log);
 }

@@ -4,6 +4,7 @@
 #include "train/launch.h"
 
 typedef struct Setup {
+    const World *world; /* NULL: one rank of this process does the work */
     TrainConfig config;
     ModelConfig *model;
     Tokenizer *tokenizer; /* NULL: none in the folder */
@@ -16,7 +17,7 @@ typedef struct Setup {
  * Fills in what waits for the model: loss.balancing_alpha and model.chat_template auto.
  */
 Status setup_create(Setup *out, const char *file, const TextList *sets, const char *model_path,
-                    Arena *arena) MUST_USE;
+                    const World *world, Arena *arena) MUST_USE;
 /** Read the model folder again (a checkpoint's, on resume). */
 Status setup_read_model(Setup *setup, const char *dir) MUST_USE;
 void setup_free(Setup *setup);

@@ -4,10 +4,10 @@
  * models or schedules. Read this file first, then comm_threads.c, then mesh.h and world.h.
  *
  * A Comm is a table of functions with a state. Only isend, irecv, test and free differ between
- * transports (comm_self, comm_threads; a transport of MPI fits the same table); waiting, splitting and
- * all collectives are written once on top of them.
+ * transports (comm_self, comm_threads, comm_mpi); waiting, splitting and all collectives are written
+ * once on top of them, and so give the same bits over each.
  *
- * Failure. A rank that ended (its body in world_run_threads returned) can answer no more: a wait for
+ * Failure. A rank that ended (its body in world_run returned) can answer no more: a wait for
  * it is lost and returns ERR_PEER. The rank that sees this returns too, and so on, so that nobody
  * hangs. Setup code passes these up with TRY; inside a step comm_must ends the process.
  * One Comm belongs to one rank, and only that rank's thread calls it.
@@ -26,13 +26,14 @@ typedef struct CommRequest {
 typedef enum CommState {
     COMM_PENDING,
     COMM_DONE,
-    COMM_LOST /* the peer ended before it sent or took the message */
+    COMM_LOST /* the peer ended before it sent the message or, between threads, took it */
 } CommState;
 
 typedef struct Comm Comm;
 struct Comm {
     const char *name; /* of the transport, for messages */
     int rank, size;
+    int n_cpus; /* of a world's comm: this rank's share of its machine's processors, at least 1 */
     double
         hang_timeout; /* seconds a wait may last before it ends the process; 0: for ever. Splits inherit it */
     /**

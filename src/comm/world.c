@@ -1,10 +1,70 @@
+#define _GNU_SOURCE /* sched_getaffinity */
 #include "comm/world.h"
 
+#include "base/clock.h"
+#include "comm/comm_mpi.h"
 #include "comm/comm_threads.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* ---- processors ---------------------------------------------------------------------------------- */
+
+/* Where a process runs: told to all others. */
+typedef struct Place {
+    char machine[64];
+    cpu_set_t cpus; /* that it may use; none: not known */
+} Place;
+
+/* How many processors this process may use; *out which, if not NULL. */
+static int count_cpus(cpu_set_t *out)
+{
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) CPU_ZERO(&cpus);
+    if (out) *out = cpus;
+    if (CPU_COUNT(&cpus)) return CPU_COUNT(&cpus);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online < 1 ? 1 : (int)online;
+}
+
+/* The boot's number is the machine's own also in containers, which have names of their own. */
+static void name_machine(char *out, size_t size)
+{
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, out, size - 1);
+    if (fd >= 0) close(fd);
+    if (n <= 0 && gethostname(out, size - 1) != 0) out[0] = '\0';
+}
+
+static Status share_cpus(World *world)
+{
+    int n = world->size;
+    Place mine = {0}, *all = calloc((size_t)n, sizeof *all);
+    Status status = all ? OK : FAIL(ERR_MEMORY, "out of memory: %d processes", n);
+    int own = count_cpus(&mine.cpus), n_here = 0;
+    name_machine(mine.machine, sizeof mine.machine);
+    status = comm_agree(world->comm, status);
+    if (status == OK) status = comm_all_gather(world->comm, all, &mine, sizeof mine);
+    cpu_set_t here = mine.cpus;
+    for (int r = 0; r < n && status == OK; r++) {
+        if (memcmp(all[r].machine, mine.machine, sizeof mine.machine) != 0) continue;
+        n_here++;
+        CPU_OR(&here, &here, &all[r].cpus);
+    }
+    free(all);
+    TRY(status);
+    int share = (CPU_COUNT(&here) ? CPU_COUNT(&here) : own) / n_here;
+    world->n_cpus = share < 1 ? 1 : share < own ? share : own;
+    world->comm->n_cpus = world->n_cpus;
+    return OK;
+}
+
+/* ---- threads ------------------------------------------------------------------------------------- */
 
 enum { STACK_BYTES = 16 * 1024 * 1024 };
 
@@ -65,8 +125,11 @@ Status world_run_threads(int n_ranks, Status (*body)(Comm *world, void *arg), vo
         thread_world_free(&world);
         return FAIL(ERR_MEMORY, "out of memory: %d thread ranks", n_ranks);
     }
-    for (int r = 0; r < n_ranks; r++)
+    int n_cpus = count_cpus(NULL) / n_ranks;
+    for (int r = 0; r < n_ranks; r++) {
+        thread_world_comm(world, r)->n_cpus = n_cpus > 1 ? n_cpus : 1;
         run_r[r] = (RankRun){.world = world, .rank = r, .body = body, .arg = arg};
+    }
 
     int n_started = 1; /* rank 0 is this thread */
     int error = 0;
@@ -86,4 +149,131 @@ Status world_run_threads(int n_ranks, Status (*body)(Comm *world, void *arg), vo
     free(run_r);
     thread_world_free(&world);
     return status;
+}
+
+/* ---- processes ----------------------------------------------------------------------------------- */
+
+/* The first of these variables that is set to a number of at least 0; else -1. */
+static int first_number(const char *const *names)
+{
+    for (; *names; names++) {
+        const char *text = getenv(*names);
+        char *end;
+        long value = text ? strtol(text, &end, 10) : -1;
+        if (text && end != text && !*end && value >= 0 && value < 1 << 30) return (int)value;
+    }
+    return -1;
+}
+
+static const char *const launcher_marks[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", NULL};
+static const char *const launcher_ranks[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", NULL};
+/* PMIX_RANK comes without a size: srun says it. */
+static const char *const launcher_sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                             "SLURM_STEP_NUM_TASKS", NULL};
+
+/* Under the launcher of another MPI every process believes that it is alone. */
+static Status check_launcher(const World *world)
+{
+    int told = first_number(launcher_sizes);
+    if (told <= world->rank) told = world->rank + 1;
+    if (world->comm->size > 1 || told == 1) return OK;
+    return FAIL(ERR_USAGE,
+                "MPI: started by the launcher of another MPI than this program was built "
+                "with (found a world of 1 process, expected %d)",
+                told);
+}
+
+Status world_open(World *out)
+{
+    *out = (World){.size = 1};
+    for (int i = 0; launcher_marks[i]; i++)
+        if (getenv(launcher_marks[i])) out->launched = true;
+    out->n_cpus = count_cpus(NULL);
+    if (!out->launched) return OK;
+    /* Until MPI tells, and if it cannot, the launcher's word decides who speaks. */
+    int rank = first_number(launcher_ranks);
+    out->rank = rank < 0 ? 0 : rank;
+    MpiWorld *mpi;
+    TRY(mpi_world_create(&mpi));
+    out->comm = mpi_world_comm(mpi);
+    Status status = check_launcher(out);
+    if (status != OK) {
+        mpi_world_leave(mpi, status);
+        if (mpi_world_all_left(mpi, 2)) mpi_world_free(&mpi);
+        out->comm = NULL;
+        return status;
+    }
+    out->mpi = mpi;
+    out->rank = out->comm->rank;
+    out->size = out->comm->size;
+    breadcrumb()->rank = out->rank;
+    return share_cpus(out);
+}
+
+Status world_run(const World *world, int n_ranks, Status (*body)(Comm *comm, void *arg), void *arg)
+{
+    if (!world->launched) return world_run_threads(n_ranks, body, arg);
+    if (n_ranks != world->size)
+        return FAIL(ERR_USAGE, "%d ranks are needed, but %d processes were started", n_ranks,
+                    world->size);
+    return body(world->comm, arg);
+}
+
+Status world_agree(const World *world, Status status)
+{
+    return world->comm ? comm_agree(world->comm, status) : status;
+}
+
+Status world_share(const World *world, void *data, size_t bytes)
+{
+    return world->comm ? comm_broadcast(world->comm, data, bytes, 0) : OK;
+}
+
+static bool is_own_error(Status status)
+{
+    return status != OK && status != ERR_PEER && status != ERR_STOPPED;
+}
+
+/* The lowest process known to have an error of its own: -1 none. *worst: of those that have none. */
+static int lowest_failure(const World *world, Status *worst)
+{
+    *worst = OK;
+    for (int r = 0; r < world->size; r++) {
+        Status status;
+        if (!mpi_world_has_left(world->mpi, r, &status)) continue;
+        if (is_own_error(status)) return r;
+        if (status != OK && *worst != ERR_PEER) *worst = status;
+    }
+    return -1;
+}
+
+Status world_settle(World *world, Status own, bool *speaks)
+{
+    *speaks = is_own_error(own) && world->rank == 0;
+    if (!world->mpi) {
+        /* A launcher ends the others as soon as one fails: the one that speaks goes first. */
+        if (world->launched && own != OK && world->rank > 0) sleep(1);
+        return own;
+    }
+    mpi_world_leave(world->mpi, own);
+    bool failed = own != OK && own != ERR_STOPPED;
+    world->all_left = mpi_world_all_left(world->mpi, failed ? 2 : 0);
+    Status worst, status;
+    int first = lowest_failure(world, &worst);
+    if (!world->all_left && first != world->rank) {
+        /* The one that speaks also ends all. */
+        world->all_left = mpi_world_all_left(world->mpi, 2);
+        first = lowest_failure(world, &worst);
+    }
+    /* Nobody is left to say why a peer failed: better this one's word than none. */
+    *speaks = first == world->rank || (first < 0 && failed && !world->all_left);
+    if (first < 0) return worst;
+    mpi_world_has_left(world->mpi, first, &status);
+    return status;
+}
+
+void world_close(World *world, Status status)
+{
+    if (world->mpi && !world->all_left) mpi_world_abort(status_exit_code(status));
+    mpi_world_free(&world->mpi);
 }

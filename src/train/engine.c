@@ -3,14 +3,11 @@
 
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
-int engine_threads(const TrainConfig *config, int n_ranks_here)
+int engine_threads(const TrainConfig *config, int n_cpus)
 {
     if (config->train.threads > 0) return config->train.threads;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    long threads = cores / n_ranks_here;
-    return threads < 1 ? 1 : threads > 1024 ? 1024 : (int)threads;
+    return n_cpus < 1 ? 1 : n_cpus > 1024 ? 1024 : n_cpus;
 }
 
 static Status build_schedules(Engine *e, const EngineSetup *setup)
@@ -151,7 +148,7 @@ Status engine_create(Engine **out, const EngineSetup *setup, Comm *world, Log *l
     e->dtype = DTYPE_F32;
     arena_init(&e->step, "step");
     const ParallelSection *p = &setup->config->parallel;
-    backend_cpu_init(&e->be, engine_threads(setup->config, world->size));
+    backend_cpu_init(&e->be, engine_threads(setup->config, world->n_cpus));
     int axes[AXIS_COUNT] = {[AXIS_PP] = p->pp_size,
                             [AXIS_DP] = p->dp_size,
                             [AXIS_EP] = p->ep_size,

@@ -58,8 +58,8 @@ void engine_free(Engine **engine);
 /** Where side files are copied from, at first the model's folder. Lets go of a checkpoint that is about to be removed. */
 Status engine_set_side_files(Engine *engine, const char *dir) MUST_USE;
 
-/** Threads per rank: the configured number, or this machine's processors divided among the ranks on it, at least 1. */
-int engine_threads(const TrainConfig *config, int n_ranks_here);
+/** Threads per rank: the configured number, or the rank's share of its machine's processors. */
+int engine_threads(const TrainConfig *config, int n_cpus);
 
 /** Where this rank's arenas stand: bytes at most ever used for parameters, activations and messages. */
 size_t engine_high_water(const Engine *engine);

@@ -1,5 +1,4 @@
 #include "train/launch.h"
-#include "comm/world.h"
 
 static int n_ranks(const TrainConfig *config)
 {
@@ -12,10 +11,10 @@ static Status train_body(Comm *world, void *arg)
     return train_run(arg, world);
 }
 
-Status launch_train(const TrainPlan *plan)
+Status launch_train(const World *world, const TrainPlan *plan)
 {
     TrainPlan own = *plan;
-    return world_run_threads(n_ranks(plan->config), train_body, &own);
+    return world_run(world, n_ranks(plan->config), train_body, &own);
 }
 
 static Status probe_body(Comm *world, void *arg)
@@ -23,10 +22,10 @@ static Status probe_body(Comm *world, void *arg)
     return probe_run(arg, world);
 }
 
-Status launch_probe(const ProbePlan *plan)
+Status launch_probe(const World *world, const ProbePlan *plan)
 {
     ProbePlan own = *plan;
-    return world_run_threads(n_ranks(plan->config), probe_body, &own);
+    return world_run(world, n_ranks(plan->config), probe_body, &own);
 }
 
 typedef struct EvalJob {
@@ -53,10 +52,10 @@ static Status eval_body(Comm *world, void *arg)
     return OK;
 }
 
-Status launch_eval(EvalResult *out, const EvalPlan *plan)
+Status launch_eval(const World *world, EvalResult *out, const EvalPlan *plan)
 {
     EvalJob job = {*plan, out};
-    return world_run_threads(n_ranks(plan->config), eval_body, &job);
+    return world_run(world, n_ranks(plan->config), eval_body, &job);
 }
 
 static Status solo_body(Comm *world, void *arg)

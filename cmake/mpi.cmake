@@ -1,0 +1,42 @@
+# SW_MPI auto | openmpi | mpich | off: which MPI the transport of processes is built with (src/comm/comm_mpi.c).
+# Sets SW_MPI_FOUND (openmpi, mpich, other or empty), SW_MPI_TARGET to link, SW_MPIEXEC its launcher.
+# auto takes Open MPI, else MPICH, else what CMake's FindMPI knows (Intel MPI, Cray, …), else none.
+set(SW_MPI auto CACHE STRING "MPI for ranks that are processes: auto, openmpi, mpich, off")
+set_property(CACHE SW_MPI PROPERTY STRINGS auto openmpi mpich off)
+if(NOT SW_MPI MATCHES "^(auto|openmpi|mpich|off)$")
+    message(FATAL_ERROR "SW_MPI: found ${SW_MPI}, expected auto, openmpi, mpich or off")
+endif()
+
+set(SW_MPI_FOUND "")
+set(sw_mpi_module_openmpi ompi-c)
+set(sw_mpi_module_mpich mpich)
+set(sw_mpi_package_openmpi "libopenmpi-dev and openmpi-bin")
+set(sw_mpi_package_mpich "libmpich-dev and mpich")
+foreach(kind openmpi mpich)
+    if(NOT SW_MPI_FOUND AND SW_MPI MATCHES "^(auto|${kind})$")
+        pkg_check_modules(SW_${kind} IMPORTED_TARGET ${sw_mpi_module_${kind}})
+        if(SW_${kind}_FOUND)
+            set(SW_MPI_FOUND ${kind})
+            set(SW_MPI_TARGET PkgConfig::SW_${kind})
+        elseif(SW_MPI STREQUAL kind)
+            message(FATAL_ERROR "SW_MPI=${kind}: pkg-config does not know ${sw_mpi_module_${kind}} "
+                                "(Debian: ${sw_mpi_package_${kind}})")
+        endif()
+    endif()
+endforeach()
+if(NOT SW_MPI_FOUND AND SW_MPI STREQUAL auto)
+    find_package(MPI QUIET COMPONENTS C)
+    if(MPI_C_FOUND)
+        set(SW_MPI_FOUND other)
+        set(SW_MPI_TARGET MPI::MPI_C)
+    endif()
+endif()
+
+# Debian installs several launchers side by side and names them by their MPI.
+if(SW_MPI_FOUND)
+    find_program(SW_MPIEXEC_${SW_MPI_FOUND} NAMES mpiexec.${SW_MPI_FOUND} mpiexec)
+    set(SW_MPIEXEC ${SW_MPIEXEC_${SW_MPI_FOUND}})
+    message(STATUS "MPI: ${SW_MPI_FOUND}, launcher ${SW_MPIEXEC}")
+else()
+    message(STATUS "MPI: none; a start by mpiexec will be refused")
+endif()

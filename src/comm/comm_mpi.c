@@ -1,0 +1,468 @@
+#include "comm/comm_mpi.h"
+
+#include "base/clock.h"
+
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TAG_ENVELOPE = 0, N_TAGS = 32767, CUT = 1 << 30 };
+
+/* Announces a message, or says that its sender left. */
+typedef struct Envelope {
+    uint64_t tag, bytes;
+    uint64_t number; /* among the messages of this sender to this receiver */
+    int32_t is_end, status;
+} Envelope;
+
+/* One isend, one irecv, or an envelope that found no receive yet. */
+typedef struct Node {
+    struct Node *next; /* in a queue or in the pool */
+    void *data;        /* of an isend: only read */
+    int peer;
+    bool is_send, matched;
+    Envelope envelope; /* its tag and bytes are the message's also in an irecv */
+    MPI_Request *part; /* [capacity] of which n_parts are MPI's */
+    int n_parts, capacity;
+} Node;
+
+typedef struct Queue {
+    Node *first, **end; /* in the order posted, or come */
+} Queue;
+
+typedef struct Peer {
+    Queue posted;  /* irecvs without an envelope */
+    Queue arrived; /* envelopes without an irecv */
+    uint64_t n_sent;
+    bool left;
+    Status status; /* once left */
+} Peer;
+
+typedef struct NodeChunk {
+    struct NodeChunk *next;
+    Node node[64];
+} NodeChunk;
+
+struct MpiWorld {
+    Comm comm;
+    MPI_Comm mpi;
+    size_t cut; /* longest message for MPI */
+    Peer *peer_r;
+    Envelope incoming; /* where the next envelope of anybody goes */
+    MPI_Request listening;
+    int n_left;
+    bool leaving;
+    Envelope farewell;
+    MPI_Request *farewell_r;
+    Queue dropped; /* messages that nobody will ask for, on their way into memory of ours */
+    Node *pool;
+    NodeChunk *chunks;
+};
+
+static void end_all(int exit_code)
+{
+    alarm(5); /* should MPI not manage: then this process ends, and the launcher the others */
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+}
+
+void mpi_world_abort(int exit_code)
+{
+    end_all(exit_code);
+    _exit(exit_code);
+}
+
+static void must(int error, const char *what)
+{
+    if (error == MPI_SUCCESS) return;
+    /* A process that died takes its connections with it. Its launcher ends us any moment, and its own message is enough. */
+    sleep(1);
+    char text[MPI_MAX_ERROR_STRING];
+    int n = 0;
+    if (MPI_Error_string(error, text, &n) != MPI_SUCCESS) n = 0;
+    die("comm mpi: %s: %.*s", what, n, text);
+}
+
+/* ---- nodes --------------------------------------------------------------------------------------- */
+
+static void queue_init(Queue *queue)
+{
+    *queue = (Queue){.end = &queue->first};
+}
+
+static void queue_add(Queue *queue, Node *node)
+{
+    node->next = NULL;
+    *queue->end = node;
+    queue->end = &node->next;
+}
+
+static Node *queue_take(Queue *queue, Node **link)
+{
+    Node *node = *link;
+    *link = node->next;
+    if (!*link) queue->end = link;
+    return node;
+}
+
+/* The oldest one of the tag, taken out; NULL: none. */
+static Node *queue_take_tag(Queue *queue, uint64_t tag)
+{
+    Node **link = &queue->first;
+    while (*link && (*link)->envelope.tag != tag) link = &(*link)->next;
+    return *link ? queue_take(queue, link) : NULL;
+}
+
+static Node *node_take(MpiWorld *w)
+{
+    if (!w->pool) {
+        NodeChunk *chunk = calloc(1, sizeof *chunk);
+        if (!chunk) die("out of memory: request records of rank %d", w->comm.rank);
+        chunk->next = w->chunks;
+        w->chunks = chunk;
+        for (size_t i = 0; i < sizeof chunk->node / sizeof chunk->node[0]; i++) {
+            chunk->node[i].next = w->pool;
+            w->pool = &chunk->node[i];
+        }
+    }
+    Node *node = w->pool;
+    w->pool = node->next;
+    node->n_parts = 0;
+    node->is_send = node->matched = false;
+    return node;
+}
+
+static void node_give_back(MpiWorld *w, Node *node)
+{
+    node->next = w->pool;
+    w->pool = node;
+}
+
+static MPI_Request *node_part(Node *node)
+{
+    if (node->n_parts == node->capacity) {
+        int capacity = node->capacity ? 2 * node->capacity : 4;
+        MPI_Request *part = realloc(node->part, (size_t)capacity * sizeof *part);
+        if (!part) die("out of memory: a message in %d parts", capacity);
+        node->part = part;
+        node->capacity = capacity;
+    }
+    return &node->part[node->n_parts++];
+}
+
+/* Give MPI the bytes of a message. All pieces at once: one waited for may need the other's progress. */
+static void transfer(MpiWorld *w, Node *node, uint64_t number)
+{
+    int tag = 1 + (int)(number % N_TAGS);
+    char *data = node->data;
+    size_t bytes = node->envelope.bytes;
+    for (size_t at = 0; at < bytes; at += w->cut) {
+        int n = (int)(bytes - at < w->cut ? bytes - at : w->cut);
+        MPI_Request *part = node_part(node);
+        if (node->is_send)
+            must(MPI_Isend(data + at, n, MPI_BYTE, node->peer, tag, w->mpi, part), "send");
+        else
+            must(MPI_Irecv(data + at, n, MPI_BYTE, node->peer, tag, w->mpi, part), "receive");
+    }
+}
+
+/* Requests that are done become MPI_REQUEST_NULL, which is done for ever. */
+static bool all_done(MPI_Request *request, int n)
+{
+    int done = 1;
+    for (int i = 0; i < n && done; i++)
+        must(MPI_Test(&request[i], &done, MPI_STATUS_IGNORE), "test");
+    return done != 0;
+}
+
+static bool node_done(Node *node)
+{
+    return all_done(node->part, node->n_parts);
+}
+
+/* ---- matching ------------------------------------------------------------------------------------ */
+
+static void await_envelope(MpiWorld *w)
+{
+    must(MPI_Irecv(&w->incoming, (int)sizeof w->incoming, MPI_BYTE, MPI_ANY_SOURCE, TAG_ENVELOPE,
+                   w->mpi, &w->listening),
+         "receive");
+}
+
+static void match(MpiWorld *w, Node *receive, const Envelope *envelope)
+{
+    if (receive->envelope.bytes != envelope->bytes)
+        die("comm mpi: rank %d sends %llu bytes, rank %d expects %llu (tag %llu)", receive->peer,
+            (unsigned long long)envelope->bytes, w->comm.rank,
+            (unsigned long long)receive->envelope.bytes, (unsigned long long)envelope->tag);
+    receive->matched = true;
+    transfer(w, receive, envelope->number);
+}
+
+/* Take a message that nobody will ask for. */
+static void drop(MpiWorld *w, Node *stored)
+{
+    stored->data = malloc(stored->envelope.bytes + 1);
+    if (!stored->data) die("out of memory: a message of %zu bytes", (size_t)stored->envelope.bytes);
+    match(w, stored, &stored->envelope);
+    queue_add(&w->dropped, stored);
+}
+
+static void take_envelope(MpiWorld *w, int from, const Envelope *envelope)
+{
+    Peer *peer = &w->peer_r[from];
+    if (envelope->is_end) {
+        peer->left = true;
+        peer->status = (Status)envelope->status;
+        w->n_left++;
+        return;
+    }
+    Node *receive = queue_take_tag(&peer->posted, envelope->tag);
+    if (receive) {
+        match(w, receive, envelope);
+        return;
+    }
+    /* See the header: the bytes of these two would have one MPI tag. */
+    const Node *oldest = peer->arrived.first;
+    if (oldest && envelope->number - oldest->envelope.number >= N_TAGS)
+        die("comm mpi: too many messages from rank %d that rank %d has not asked for (%d)", from,
+            w->comm.rank, N_TAGS);
+    Node *stored = node_take(w);
+    stored->peer = from;
+    stored->envelope = *envelope;
+    if (w->leaving)
+        drop(w, stored);
+    else
+        queue_add(&peer->arrived, stored);
+}
+
+/* Take the envelopes that came. Each rank's last one says that it leaves: nothing to listen to after all of them. */
+static void progress(MpiWorld *w)
+{
+    while (w->n_left < w->comm.size) {
+        int come = 0;
+        MPI_Status from;
+        must(MPI_Test(&w->listening, &come, &from), "test");
+        if (!come) return;
+        Envelope envelope = w->incoming;
+        take_envelope(w, from.MPI_SOURCE, &envelope);
+        if (w->n_left < w->comm.size) await_envelope(w);
+    }
+}
+
+/* ---- the table ----------------------------------------------------------------------------------- */
+
+static Node *new_request(Comm *comm, const void *data, size_t bytes, int peer, uint64_t tag)
+{
+    MpiWorld *w = comm->state;
+    if (peer < 0 || peer >= comm->size) die("comm mpi: no rank %d among %d", peer, comm->size);
+    Node *node = node_take(w);
+    memcpy(&node->data, &data, sizeof data); /* const goes; a send's data is only read */
+    node->peer = peer;
+    node->envelope = (Envelope){.tag = tag, .bytes = bytes};
+    return node;
+}
+
+static CommRequest mpi_isend(Comm *comm, const void *data, size_t bytes, int to, uint64_t tag)
+{
+    MpiWorld *w = comm->state;
+    Node *node = new_request(comm, data, bytes, to, tag);
+    node->is_send = true;
+    node->envelope.number = w->peer_r[to].n_sent++;
+    must(MPI_Isend(&node->envelope, (int)sizeof node->envelope, MPI_BYTE, to, TAG_ENVELOPE, w->mpi,
+                   node_part(node)),
+         "send");
+    transfer(w, node, node->envelope.number);
+    return (CommRequest){node, to};
+}
+
+static CommRequest mpi_irecv(Comm *comm, void *data, size_t bytes, int from, uint64_t tag)
+{
+    MpiWorld *w = comm->state;
+    Node *node = new_request(comm, data, bytes, from, tag);
+    Peer *peer = &w->peer_r[from];
+    Node *stored = queue_take_tag(&peer->arrived, tag);
+    if (stored) {
+        match(w, node, &stored->envelope);
+        node_give_back(w, stored);
+    } else {
+        queue_add(&peer->posted, node);
+    }
+    return (CommRequest){node, from};
+}
+
+static CommState mpi_test(Comm *comm, CommRequest *request)
+{
+    MpiWorld *w = comm->state;
+    progress(w);
+    Node *node = request->node;
+    if (!node) return COMM_DONE;
+    CommState state = COMM_PENDING;
+    if (node->is_send || node->matched) {
+        if (node_done(node)) state = COMM_DONE;
+    } else if (w->peer_r[node->peer].left) {
+        /* Its last envelope is here, and none of them fits. */
+        Queue *posted = &w->peer_r[node->peer].posted;
+        Node **link = &posted->first;
+        while (*link != node) link = &(*link)->next;
+        queue_take(posted, link);
+        state = COMM_LOST;
+    }
+    if (state == COMM_PENDING) return state;
+    node_give_back(w, node);
+    *request = (CommRequest){0};
+    return state;
+}
+
+static void mpi_free(Comm *comm)
+{
+    (void)comm; /* belongs to its world */
+}
+
+/* ---- begin and end ------------------------------------------------------------------------------- */
+
+static Status mpi_error(int error, const char *what)
+{
+    char text[MPI_MAX_ERROR_STRING];
+    int n = 0;
+    if (MPI_Error_string(error, text, &n) != MPI_SUCCESS) n = 0;
+    return FAIL(ERR_UNSUPPORTED, "MPI: %s: %.*s", what, n, text);
+}
+
+static Status check_library(int threads)
+{
+    if (threads < MPI_THREAD_FUNNELED)
+        return FAIL(ERR_UNSUPPORTED,
+                    "MPI: no support of threads (found level %d, expected at "
+                    "least MPI_THREAD_FUNNELED)",
+                    threads);
+    int known = 0, *bound = NULL;
+    int error = MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known);
+    if (error != MPI_SUCCESS) return mpi_error(error, "MPI_TAG_UB");
+    if (!known || *bound < N_TAGS)
+        return FAIL(ERR_UNSUPPORTED, "MPI: tags up to MPI_TAG_UB %d (expected at least %d)",
+                    known ? *bound : 0, N_TAGS);
+    return OK;
+}
+
+/* The only collective of MPI besides its start and end, waited for by sleeping. */
+static Status duplicate(MPI_Comm *out)
+{
+    MPI_Request request;
+    int error = MPI_Comm_idup(MPI_COMM_WORLD, out, &request);
+    for (int done = 0; error == MPI_SUCCESS && !done;) {
+        error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (!done) clock_sleep_us(50);
+    }
+    return error == MPI_SUCCESS ? OK : mpi_error(error, "MPI_Comm_idup");
+}
+
+Status mpi_world_create(MpiWorld **out)
+{
+    *out = NULL;
+    int threads = 0;
+    int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &threads);
+    if (error != MPI_SUCCESS) return mpi_error(error, "MPI_Init_thread");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    die_hook(end_all);
+    TRY(check_library(threads));
+    MpiWorld *w = calloc(1, sizeof *w);
+    if (!w) return FAIL(ERR_MEMORY, "out of memory: MPI ranks");
+    w->cut = CUT;
+    w->comm = (Comm){.name = "mpi",
+                     .isend = mpi_isend,
+                     .irecv = mpi_irecv,
+                     .test = mpi_test,
+                     .free = mpi_free,
+                     .state = w};
+    MPI_Comm_rank(MPI_COMM_WORLD, &w->comm.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &w->comm.size);
+    queue_init(&w->dropped);
+    w->peer_r = calloc((size_t)w->comm.size, sizeof *w->peer_r);
+    w->farewell_r = calloc((size_t)w->comm.size, sizeof *w->farewell_r);
+    Status status = w->peer_r && w->farewell_r
+                        ? duplicate(&w->mpi)
+                        : FAIL(ERR_MEMORY, "out of memory: %d MPI ranks", w->comm.size);
+    if (status != OK) {
+        free(w->peer_r);
+        free(w->farewell_r);
+        free(w);
+        return status;
+    }
+    for (int r = 0; r < w->comm.size; r++) {
+        queue_init(&w->peer_r[r].posted);
+        queue_init(&w->peer_r[r].arrived);
+    }
+    await_envelope(w);
+    *out = w;
+    return OK;
+}
+
+Comm *mpi_world_comm(MpiWorld *w)
+{
+    return &w->comm;
+}
+
+void mpi_world_leave(MpiWorld *w, Status status)
+{
+    w->leaving = true;
+    for (int r = 0; r < w->comm.size; r++) {
+        Queue *arrived = &w->peer_r[r].arrived;
+        while (arrived->first) drop(w, queue_take(arrived, &arrived->first));
+    }
+    w->farewell = (Envelope){.is_end = true, .status = status};
+    for (int r = 0; r < w->comm.size; r++)
+        must(MPI_Isend(&w->farewell, (int)sizeof w->farewell, MPI_BYTE, r, TAG_ENVELOPE, w->mpi,
+                       &w->farewell_r[r]),
+             "send");
+}
+
+static bool nothing_on_its_way(MpiWorld *w)
+{
+    while (w->dropped.first && node_done(w->dropped.first)) {
+        Node *node = queue_take(&w->dropped, &w->dropped.first);
+        free(node->data);
+        node_give_back(w, node);
+    }
+    return !w->dropped.first && all_done(w->farewell_r, w->comm.size);
+}
+
+bool mpi_world_all_left(MpiWorld *w, double seconds)
+{
+    double begin = clock_seconds();
+    for (int sleep_us = 1;; sleep_us = sleep_us < 500 ? 2 * sleep_us : 1000) {
+        progress(w);
+        if (nothing_on_its_way(w) && w->n_left == w->comm.size) return true;
+        if (seconds > 0 && clock_seconds() - begin > seconds) return false;
+        clock_sleep_us(sleep_us);
+    }
+}
+
+bool mpi_world_has_left(const MpiWorld *w, int rank, Status *status)
+{
+    *status = w->peer_r[rank].status;
+    return w->peer_r[rank].left;
+}
+
+void mpi_world_free(MpiWorld **out)
+{
+    MpiWorld *w = *out;
+    *out = NULL;
+    if (!w) return;
+    for (NodeChunk *chunk = w->chunks, *next; chunk; chunk = next) {
+        next = chunk->next;
+        for (size_t i = 0; i < sizeof chunk->node / sizeof chunk->node[0]; i++)
+            free(chunk->node[i].part);
+        free(chunk);
+    }
+    free(w->peer_r);
+    free(w->farewell_r);
+    free(w);
+    MPI_Finalize();
+    die_hook(NULL);
+}
+
+void mpi_world_cut(MpiWorld *w, size_t bytes)
+{
+    w->cut = bytes;
+}
