@@ -28,8 +28,8 @@ static const struct {
 };
 // clang-format on
 
-/* How message and pre-training texts are read: without added tokens. */
-enum { TEXT_FLAGS = 0 };
+/* How message and pre-training texts are read. */
+enum { TEXT_FLAGS = TOKENIZE_ADDED };
 
 void trained_tokens_init(TrainedTokens *tokens)
 {

@@ -9,9 +9,9 @@
  *   chatml, qwen3   <|im_start|>ROLE\n | TEXT | <|im_end|> | \n      no default system, think blocks kept
  *   none            nothing around TEXT
  *
- * Template pieces are read with special tokens, TEXT as plain text: "<|im_end|>" inside it does not end a
- * message, and "<think>" is letters too, whether the tokenizer has such a token or not. A trained message trains
- * TEXT and end_trained, nothing else. A `pretrain` message is its TEXT alone, in every template.
+ * Template pieces are read with special tokens, TEXT without: "<|im_end|>" inside it does not end a message. Added
+ * tokens that are not special, such as Qwen3's "<think>", are tokens in TEXT too, as the model knows them. A trained
+ * message trains TEXT and end_trained, nothing else. A `pretrain` message is its TEXT alone, in every template.
  */
 #include "data/document.h"
 #include "data/tokenizer.h"

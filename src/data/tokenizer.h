@@ -31,8 +31,11 @@ typedef struct Tokenizer Tokenizer;
 
 enum {
     /** Recognise added tokens (special or not) in the text, as HuggingFace's encode does. Without
-     *  this, text is plain text: "<|im_end|>" is so many letters, and so is "<think>". */
+     *  this and the next, text is plain text: "<|im_end|>" is so many letters, and so is "<think>". */
     TOKENIZE_SPECIAL = 1,
+    /** Recognise the added tokens that are not special alone: "<think>", but not "<|im_end|>". For
+     *  what people write, who may use the first and must not forge the second. */
+    TOKENIZE_ADDED = 4,
     /** Apply the post-processor's template (add_special_tokens=True), e.g. put a bos in front. */
     TOKENIZE_TEMPLATE = 2,
 };

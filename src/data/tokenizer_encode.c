@@ -81,16 +81,22 @@ static Status encode_plain(const Tokenizer *tokenizer, const char *text, size_t 
     return OK;
 }
 
+/* The two stages' added tokens that the flags ask for; NULL: none. */
+static const AddedSet *wanted_added(const Tokenizer *tokenizer, unsigned flags)
+{
+    if (flags & TOKENIZE_SPECIAL) return tokenizer->all_added;
+    return flags & TOKENIZE_ADDED ? tokenizer->not_special : NULL;
+}
+
 /* Text in which no token of the raw stage is left. */
 static Status encode_raw_part(const Tokenizer *tokenizer, const char *text, size_t n,
                               unsigned flags, TokenizerWork *work, TokenBuffer *out)
 {
     TRY(tokenizer_normalize(tokenizer, text, n, work, &text, &n));
-    if (!(flags & TOKENIZE_SPECIAL) || tokenizer->normal_set.n == 0) {
-        return encode_plain(tokenizer, text, n, work, out);
-    }
+    const AddedSet *added = wanted_added(tokenizer, flags);
+    if (!added || added[1].n == 0) return encode_plain(tokenizer, text, n, work, out);
     TextParts *parts = &work->normal_parts;
-    TRY(added_split(tokenizer, &tokenizer->normal_set, text, n, &work->pretokenize.regex, parts));
+    TRY(added_split(tokenizer, &added[1], text, n, &work->pretokenize.regex, parts));
     for (size_t i = 0; i < parts->n; i++) {
         TextPart part = parts->at[i];
         if (part.id >= 0) {
@@ -105,11 +111,10 @@ static Status encode_raw_part(const Tokenizer *tokenizer, const char *text, size
 static Status encode_text(const Tokenizer *tokenizer, const char *text, size_t n, unsigned flags,
                           TokenizerWork *work, TokenBuffer *out)
 {
-    if (!(flags & TOKENIZE_SPECIAL)) {
-        return encode_raw_part(tokenizer, text, n, flags, work, out);
-    }
+    const AddedSet *added = wanted_added(tokenizer, flags);
+    if (!added) return encode_raw_part(tokenizer, text, n, flags, work, out);
     TextParts *parts = &work->raw_parts;
-    TRY(added_split(tokenizer, &tokenizer->raw_set, text, n, &work->pretokenize.regex, parts));
+    TRY(added_split(tokenizer, &added[0], text, n, &work->pretokenize.regex, parts));
     for (size_t i = 0; i < parts->n; i++) {
         TextPart part = parts->at[i];
         if (part.id >= 0) {

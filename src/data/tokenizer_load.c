@@ -59,8 +59,9 @@ static Status added_load(Tokenizer *t, json_t *list, const char *place, Arena *a
 /* What to look for, once the normalizer is known. */
 static Status added_make_sets(Tokenizer *t, const char *place, Arena *arena)
 {
-    AddedSet *sets[2] = {&t->raw_set, &t->normal_set};
-    for (int s = 0; s < 2; s++) {
+    AddedSet *sets[4] = {&t->all_added[0], &t->all_added[1], &t->not_special[0],
+                         &t->not_special[1]};
+    for (int s = 0; s < 4; s++) {
         TRY(arena_alloc(arena, &sets[s]->at, (size_t)t->n_added + 1, sizeof *sets[s]->at));
     }
     TokenizerWork *work = calloc(1, sizeof *work);
@@ -74,12 +75,13 @@ static Status added_make_sets(Tokenizer *t, const char *place, Arena *arena)
         if (status != OK) break;
         added->pattern = text_copy_n(arena, pattern, n);
         added->n_pattern = n;
-        AddedSet *set = sets[added->normalized];
-        set->at[set->n++] = added;
+        for (int s = added->normalized; s < (added->special ? 2 : 4); s += 2) {
+            sets[s]->at[sets[s]->n++] = added;
+        }
     }
     tokenizer_work_free(work);
     TRY(status);
-    for (int s = 0; s < 2; s++) {
+    for (int s = 0; s < 4; s++) {
         added_set_sort(sets[s]);
         for (int i = 1; i < sets[s]->n; i++) {
             const AddedToken *a = sets[s]->at[i - 1], *b = sets[s]->at[i];

@@ -258,7 +258,8 @@ struct Tokenizer {
     AddedToken *added; /* in the file's order */
     int n_added;
     const AddedToken **added_of_id; /* [vocab.n_ids]; NULL: not an added token */
-    AddedSet raw_set, normal_set;
+    /* What is looked for in the raw text and in the normalised one. */
+    AddedSet all_added[2], not_special[2];
     NormalForm *form;
     int n_forms;
     PreStep *step;

@@ -45,6 +45,7 @@ static void chat__renders_ids_and_mask_exactly(void **state)
         {"chatml", ROLE_ASSISTANT, "ab",         true,  "Sassistant\nabX\n",   "000000000001110"},
         {"qwen3",  ROLE_ASSISTANT, "ab",         true,  "Sassistant\nabX\n",   "000000000001110"},
         {"chatml", ROLE_ASSISTANT, "",           true,  "Sassistant\nX\n",     "0000000000010"  },
+        {"qwen3",  ROLE_ASSISTANT, "<think>a",   true,  "Sassistant\nTaX\n",   "000000000001110"},
         {"chatml", ROLE_ASSISTANT, "ab",         false, "Sassistant\nabX\n",   "000000000000000"},
         {"chatml", ROLE_USER,      "ab",         true,  "Suser\nabX\n",        "0000001110"     },
         {"chatml", ROLE_PRETRAIN,  "ab",         true,  "ab",                  "11"             },
