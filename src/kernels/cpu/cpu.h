@@ -31,7 +31,7 @@ void cpu_product(const Product *p);
 /** How many threads to use for about this many multiply-adds (or what takes as long). */
 static inline int cpu_threads(const Backend *be, double operations)
 {
-    return operations < 5e5 ? 1 : be->n_threads;
+    return operations < 1e6 ? 1 : be->n_threads;
 }
 
 /** Number of the calling thread within its parallel region, 0 outside of one. */

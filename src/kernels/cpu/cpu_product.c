@@ -13,11 +13,11 @@ enum { TILE_ROWS = 14 }; /* 28 accumulators of the 32 registers */
 #else
 enum { TILE_ROWS = 6 }; /* 12 of 16 */
 #endif
-enum { TILE_COLS = 2 * LANES, BLOCK_K = 256, BLOCK_N = 512 };
+enum { TILE_COLS = 2 * LANES, BLOCK_K = 256, BLOCK_N = 512, PACK_SLACK = 4 };
 
-/* c [rows, cols] = beta c + alpha a b for packed a [k, rows], b [k, width]; cols <= width = LANES or TILE_COLS. */
-typedef void TileFunction(int64_t k, const float *a, const float *b, float alpha, float beta,
-                          float *c, int64_t ldc, int64_t cols);
+/* c [rows, cols] = beta c + alpha a b for a [k, rows] and b [k, LANES or TILE_COLS], rows of b ldb apart. */
+typedef void TileFunction(int64_t k, const float *a, const float *b, int64_t ldb, float alpha,
+                          float beta, float *c, int64_t ldc, int64_t cols);
 
 static inline void store_tile_vec(float *c, vec sum, float alpha, float beta, int64_t cols)
 {
@@ -27,13 +27,13 @@ static inline void store_tile_vec(float *c, vec sum, float alpha, float beta, in
 }
 
 __attribute__((always_inline)) static inline void
-tile(int rows, int vecs, int64_t k, const float *restrict a, const float *restrict b, float alpha,
-     float beta, float *restrict c, int64_t ldc, int64_t cols)
+tile(int rows, int vecs, int64_t k, const float *restrict a, const float *restrict b, int64_t ldb,
+     float alpha, float beta, float *restrict c, int64_t ldc, int64_t cols)
 {
     vec sum[TILE_ROWS][2];
 #pragma GCC unroll 14
     for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = (vec){0};
-    for (int64_t kk = 0; kk < k; kk++, a += rows, b += vecs * LANES) {
+    for (int64_t kk = 0; kk < k; kk++, a += rows, b += ldb) {
         vec b0 = vec_load(b), b1 = vecs > 1 ? vec_load(b + LANES) : b0;
 #pragma GCC unroll 14
         for (int i = 0; i < rows; i++) {
@@ -50,10 +50,10 @@ tile(int rows, int vecs, int64_t k, const float *restrict a, const float *restri
 }
 
 #define TILE_FUNCTION(rows, vecs) \
-    static void tile_##rows##_##vecs(int64_t k, const float *a, const float *b, float alpha, \
-                                     float beta, float *c, int64_t ldc, int64_t cols) \
+    static void tile_##rows##_##vecs(int64_t k, const float *a, const float *b, int64_t ldb, \
+                                     float alpha, float beta, float *c, int64_t ldc, int64_t cols) \
     { \
-        tile(rows, vecs, k, a, b, alpha, beta, c, ldc, cols); \
+        tile(rows, vecs, k, a, b, ldb, alpha, beta, c, ldc, cols); \
     }
 #define TILE_FUNCTIONS(rows) TILE_FUNCTION(rows, 1) TILE_FUNCTION(rows, 2)
 // clang-format off
@@ -71,36 +71,44 @@ static TileFunction *const tiles[TILE_ROWS + 1][2] = {
 };
 // clang-format on
 
-/* packed [k, width] = the transpose of x [rows, k] with row stride ld; columns rows … width-1 are zero. */
+/* packed[k][0 … 3] = x0[k], x1[k], x2[k], x3[k], rows of packed width apart. Rows are written in ascending order. */
+static inline void transpose_four(float *packed, int64_t width, const float *x0, const float *x1,
+                                  const float *x2, const float *x3, int64_t k)
+{
+    int64_t kk = 0;
+    for (; kk + 4 <= k; kk += 4, packed += 4 * width) {
+        vec4 r0 = *(const vec4_unaligned *)(x0 + kk), r1 = *(const vec4_unaligned *)(x1 + kk);
+        vec4 r2 = *(const vec4_unaligned *)(x2 + kk), r3 = *(const vec4_unaligned *)(x3 + kk);
+        vec4 p0 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
+        vec4 p1 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+        vec4 p2 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+        vec4 p3 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+        *(vec4_unaligned *)packed = __builtin_shufflevector(p0, p1, 0, 1, 4, 5);
+        *(vec4_unaligned *)(packed + width) = __builtin_shufflevector(p0, p1, 2, 3, 6, 7);
+        *(vec4_unaligned *)(packed + 2 * width) = __builtin_shufflevector(p2, p3, 0, 1, 4, 5);
+        *(vec4_unaligned *)(packed + 3 * width) = __builtin_shufflevector(p2, p3, 2, 3, 6, 7);
+    }
+    for (; kk < k; kk++, packed += width)
+        *(vec4_unaligned *)packed = (vec4){x0[kk], x1[kk], x2[kk], x3[kk]};
+}
+
+/*
+ * packed [k, width] = the transpose of x [rows, k] with row stride ld, padded with finite numbers. Up to three rows that make
+ * no four go first, the last one in place of the missing ones: what this writes too far is overwritten by the next row of
+ * packed or by the fours, but for the last row's, for which packed has PACK_SLACK elements more.
+ */
 static void pack_transposed(float *packed, int64_t width, const float *x, int64_t ld, int64_t rows,
                             int64_t k)
 {
-    typedef float vec4 __attribute__((vector_size(16)));
-    typedef float vec4_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
-    int64_t i = 0;
-    for (; i + 4 <= rows; i += 4) {
-        const float *x0 = x + i * ld, *x1 = x0 + ld, *x2 = x1 + ld, *x3 = x2 + ld;
-        float *to = packed + i;
-        int64_t kk = 0;
-        for (; kk + 4 <= k; kk += 4, to += 4 * width) {
-            vec4 r0 = *(const vec4_unaligned *)(x0 + kk), r1 = *(const vec4_unaligned *)(x1 + kk);
-            vec4 r2 = *(const vec4_unaligned *)(x2 + kk), r3 = *(const vec4_unaligned *)(x3 + kk);
-            vec4 p0 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
-            vec4 p1 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
-            vec4 p2 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-            vec4 p3 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-            *(vec4_unaligned *)to = __builtin_shufflevector(p0, p1, 0, 1, 4, 5);
-            *(vec4_unaligned *)(to + width) = __builtin_shufflevector(p0, p1, 2, 3, 6, 7);
-            *(vec4_unaligned *)(to + 2 * width) = __builtin_shufflevector(p2, p3, 0, 1, 4, 5);
-            *(vec4_unaligned *)(to + 3 * width) = __builtin_shufflevector(p2, p3, 2, 3, 6, 7);
-        }
-        for (; kk < k; kk++, to += width)
-            to[0] = x0[kk], to[1] = x1[kk], to[2] = x2[kk], to[3] = x3[kk];
+    int64_t fours = rows / 4 * 4, rest = rows - fours;
+    if (width >= fours + 4 + (rest > 0 ? 4 : 0))
+        memset(packed, 0, (size_t)(k * width) * sizeof *packed);
+    if (rest > 0) {
+        const float *x0 = x + fours * ld, *last = x0 + (rest - 1) * ld;
+        transpose_four(packed + fours, width, x0, rest > 1 ? x0 + ld : last, last, last, k);
     }
-    for (; i < rows; i++)
-        for (int64_t kk = 0; kk < k; kk++) packed[kk * width + i] = x[i * ld + kk];
-    for (; i < width; i++)
-        for (int64_t kk = 0; kk < k; kk++) packed[kk * width + i] = 0;
+    for (int64_t i = 0; i < fours; i += 4, x += 4 * ld)
+        transpose_four(packed + i, width, x, x + ld, x + 2 * ld, x + 3 * ld, k);
 }
 
 /* packed [k, width] = x [k, cols] with row stride ld, zeros behind; width at most TILE_COLS. */
@@ -127,18 +135,39 @@ static void pack_plain(float *packed, int64_t width, const float *x, int64_t ld,
     }
 }
 
+/* Columns of b for one tile: as they stand, or copied. */
+typedef struct Strip {
+    const float *b;
+    int64_t ldb, cols;
+} Strip;
+
+static Strip strip_of(const Product *p, int64_t col, int64_t cols, int64_t k0, int64_t k,
+                      float *packed)
+{
+    Strip strip = {packed, cols > LANES ? TILE_COLS : LANES, cols};
+    if (p->trans_b) {
+        pack_transposed(packed, strip.ldb, p->b + col * p->ldb + k0, p->ldb, cols, k);
+    } else if (p->m <= 2 * TILE_ROWS &&
+               cols == strip.ldb) { /* used once or twice: not worth a copy */
+        strip.b = p->b + k0 * p->ldb + col;
+        strip.ldb = p->ldb;
+    } else {
+        pack_plain(packed, strip.ldb, p->b + k0 * p->ldb + col, p->ldb, cols, k);
+    }
+    return strip;
+}
+
 /* All rows of c against columns col … col+n-1 and the inner range k0 … k0+k-1. */
 static void block_product(const Product *p, int64_t col, int64_t n, int64_t k0, int64_t k)
 {
-    _Alignas(64) float b_packed[BLOCK_K * BLOCK_N], a_packed[BLOCK_K * TILE_ROWS];
+    _Alignas(64) float b_packed[BLOCK_K * BLOCK_N + PACK_SLACK];
+    _Alignas(64) float a_packed[BLOCK_K * TILE_ROWS + PACK_SLACK];
+    Strip strips[BLOCK_N / TILE_COLS];
     float beta = k0 == 0 ? p->beta : 1;
-    for (int64_t j = 0; j < n; j += TILE_COLS) {
-        int64_t cols = cpu_smaller(n - j, TILE_COLS), width = cols > LANES ? TILE_COLS : LANES;
-        if (p->trans_b)
-            pack_transposed(b_packed + j * k, width, p->b + (col + j) * p->ldb + k0, p->ldb, cols,
-                            k);
-        else
-            pack_plain(b_packed + j * k, width, p->b + k0 * p->ldb + col + j, p->ldb, cols, k);
+    int64_t n_strips = cpu_blocks(n, TILE_COLS);
+    for (int64_t s = 0; s < n_strips; s++) {
+        int64_t j = s * TILE_COLS;
+        strips[s] = strip_of(p, col + j, cpu_smaller(n - j, TILE_COLS), k0, k, b_packed + j * k);
     }
     for (int64_t i = 0; i < p->m; i += TILE_ROWS) {
         int64_t rows = cpu_smaller(p->m - i, TILE_ROWS);
@@ -146,11 +175,10 @@ static void block_product(const Product *p, int64_t col, int64_t n, int64_t k0, 
             pack_plain(a_packed, rows, p->a + k0 * p->lda + i, p->lda, rows, k);
         else
             pack_transposed(a_packed, rows, p->a + i * p->lda + k0, p->lda, rows, k);
-        for (int64_t j = 0; j < n; j += TILE_COLS) {
-            int64_t cols = cpu_smaller(n - j, TILE_COLS);
-            tiles[rows][cols > LANES](k, a_packed, b_packed + j * k, p->alpha, beta,
-                                      p->c + i * p->ldc + col + j, p->ldc, cols);
-        }
+        float *c = p->c + i * p->ldc + col;
+        for (int64_t s = 0; s < n_strips; s++)
+            tiles[rows][strips[s].cols > LANES](k, a_packed, strips[s].b, strips[s].ldb, p->alpha,
+                                                beta, c + s * TILE_COLS, p->ldc, strips[s].cols);
     }
 }
 

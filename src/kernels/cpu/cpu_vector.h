@@ -116,24 +116,45 @@ static inline vec vec_max(vec a, vec b)
     return vec_select(a > b, a, b);
 }
 
-/** Sum of the lanes by halving: fixed order. */
-static inline float vec_sum(vec x)
+typedef float vec4 __attribute__((vector_size(16)));
+typedef int32_t ivec4 __attribute__((vector_size(16)));
+typedef float vec4_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* Reductions fold the upper half onto the lower until one lane is left: a fixed order. */
+#define VEC4_FOLD(op, x) \
+    ((x) = op(x, __builtin_shufflevector(x, x, 2, 3, 2, 3)), \
+     (x) = op(x, __builtin_shufflevector(x, x, 1, 1, 1, 1)), (x)[0])
+#define VEC_ADD(a, b) ((a) + (b))
+
+static inline vec4 vec4_larger(vec4 a, vec4 b)
 {
-    float lane[LANES];
-    vec_store(lane, x);
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
-    return lane[0];
+    ivec4 condition = a > b;
+    return (vec4)((condition & (ivec4)a) | (~condition & (ivec4)b));
 }
 
+/** The four-lane pieces of x. */
+static inline void vec_pieces(vec x, vec4 piece[LANES / 4])
+{
+    memcpy(piece, &x, sizeof x);
+}
+
+static inline float vec_sum(vec x)
+{
+    vec4 piece[LANES / 4];
+    vec_pieces(x, piece);
+    for (int half = LANES / 8; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) piece[i] += piece[i + half];
+    return VEC4_FOLD(VEC_ADD, piece[0]);
+}
+
+/** The largest lane; where one is NaN, any. */
 static inline float vec_largest(vec x)
 {
-    float lane[LANES];
-    vec_store(lane, x);
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
-    return lane[0];
+    vec4 piece[LANES / 4];
+    vec_pieces(x, piece);
+    for (int half = LANES / 8; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) piece[i] = vec4_larger(piece[i], piece[i + half]);
+    return VEC4_FOLD(vec4_larger, piece[0]);
 }
 
 /**
