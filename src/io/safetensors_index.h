@@ -28,7 +28,8 @@ typedef struct ShardIndex {
 /**
  * path: a folder, or one *.safetensors file. The lists live in the arena, the maps until close.
  * A model.safetensors that the index beside it does not name wins over that index, with a warning
- * (as HuggingFace does). A wrong total_size is a warning. log NULL: no warnings.
+ * (as HuggingFace does). A wrong total_size (neither of the listed
+ * tensors nor of all) is a warning. log NULL: no warnings.
  * Errors: ERR_IO when no weights are there or a shard is missing; ERR_FORMAT when the index is no such
  * thing, an entry names a file outside the folder or one that lacks the tensor, a tensor is in two
  * shards, or a shard is broken (safetensors_open).

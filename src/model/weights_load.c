@@ -1,4 +1,5 @@
 #include "base/rng.h"
+#include "io/convert.h"
 #include "model/weights.h"
 
 #include <string.h>
@@ -26,15 +27,42 @@ static Status check_alias(const HfTensor *t, const ShardTensor *found, const Sha
                 found->file->path, t->name, t->param);
 }
 
+/* Elements of a folder's tensor, rounded to the destination's type; in pieces where that needs two steps. */
+static Status read_slice(Tensor to, const HfTensor *t, const ShardTensor *found, Arena *scratch)
+{
+    enum { PIECE = 1 << 16 };
+    DType from = found->entry->dtype;
+    if (to.dtype == DTYPE_F32 || to.dtype == DTYPE_F64 || to.dtype == from)
+        return shard_tensor_read(found, 0, t->count, to.dtype, tensor_at(to, t->offset));
+    ArenaMark mark = arena_mark(scratch);
+    float *piece = ARENA_NEW(scratch, float, PIECE);
+    for (int64_t i = 0; i < t->count; i += PIECE) {
+        int64_t n = t->count - i < PIECE ? t->count - i : PIECE;
+        TRY(shard_tensor_read(found, i, n, DTYPE_F32, piece));
+        convert_array(tensor_at(to, t->offset + i), to.dtype, piece, DTYPE_F32, n);
+    }
+    arena_rewind(scratch, mark);
+    return OK;
+}
+
+static Status fill_slice(const Param *p, const HfTensor *t, const ShardTensor *found,
+                         Arena *scratch)
+{
+    TRY(read_slice(p->value, t, found, scratch));
+    if (tensor_is_null(p->master) || p->master.data == p->value.data) return OK;
+    return read_slice(p->master, t, found, scratch);
+}
+
 Status hf_load(const HfLayout *layout, const ShardIndex *index, ParamSet *set, Arena *scratch,
                Log *log)
 {
     int n_unlisted = 0;
+    const char *first_unlisted = "";
     for (int i = 0; i < layout->n; i++) {
         HfTensor *t = &layout->at[i];
         const ShardTensor *found = shard_index_find(index, t->name);
         if (!found) return FAIL(ERR_FORMAT, "%s: tensor %s: missing", index->path, t->name);
-        n_unlisted += found->unlisted;
+        if (found->unlisted && n_unlisted++ == 0) first_unlisted = t->name;
         if (!t->param) {
             t->source = found;
             t->n_dims = found->entry->n_dims;
@@ -52,8 +80,8 @@ Status hf_load(const HfLayout *layout, const ShardIndex *index, ParamSet *set, A
     if (n_unlisted)
         log_warning(log,
                     "%s: %d tensors are in a shard but not in the index; they are used, and listed "
-                    "on export",
-                    index->path, n_unlisted);
+                    "on export (first: %s)",
+                    index->path, n_unlisted, first_unlisted);
     for (int i = 0; i < layout->n; i++) {
         const HfTensor *t = &layout->at[i];
         if (!t->param) continue;
@@ -62,15 +90,12 @@ Status hf_load(const HfLayout *layout, const ShardIndex *index, ParamSet *set, A
             TRY(check_alias(t, found, index));
             continue;
         }
-        Param *p = paramset_find(set, t->param);
-        if (p)
-            TRY(shard_tensor_read(found, 0, t->count, p->value.dtype,
-                                  tensor_at(p->value, t->offset)));
-        if (strcmp(t->param, "model.embed_tokens.weight") != 0) continue;
-        for (int j = 0; j < set->n; j++)
-            if (set->at[j]->tied_copy)
-                TRY(shard_tensor_read(found, 0, t->count, set->at[j]->value.dtype,
-                                      tensor_at(set->at[j]->value, t->offset)));
+        bool embedding = strcmp(t->param, "model.embed_tokens.weight") == 0;
+        for (int j = 0; j < set->n; j++) {
+            Param *p = set->at[j];
+            if (p->tied_copy ? embedding : strcmp(p->name, t->param) == 0)
+                TRY(fill_slice(p, t, found, scratch));
+        }
     }
     return OK;
 }
@@ -99,10 +124,11 @@ Status hf_load_moments(const HfLayout *layout, const ShardIndex *index, ParamSet
 
 static void store(Tensor t, int64_t element, double x)
 {
-    if (t.dtype == DTYPE_F64)
-        ((double *)t.data)[element] = x;
-    else
-        ((float *)t.data)[element] = (float)x;
+    switch (t.dtype) {
+    case DTYPE_F64: ((double *)t.data)[element] = x; break;
+    case DTYPE_BF16: ((uint16_t *)t.data)[element] = f32_to_bf16((float)x); break;
+    default: ((float *)t.data)[element] = (float)x;
+    }
 }
 
 void hf_init(const ModelConfig *config, ParamSet *set, uint64_t seed, Arena *scratch)
@@ -122,12 +148,14 @@ void hf_init(const ModelConfig *config, ParamSet *set, uint64_t seed, Arena *scr
         for (int k = 0; k < layout->n; k++) {
             const HfTensor *t = &layout->at[k];
             uint64_t key = rng_key(seed, t->name);
-            for (int64_t e = 0; e < t->count; e++)
-                store(own.value, t->offset + e,
-                      own.init == PARAM_INIT_NORMAL
-                          ? config->init_range * rng_normal(key, (uint64_t)e)
-                      : own.init == PARAM_INIT_ONES ? 1
-                                                    : 0);
+            for (int64_t e = 0; e < t->count; e++) {
+                double x = own.init == PARAM_INIT_NORMAL
+                               ? config->init_range * rng_normal(key, (uint64_t)e)
+                           : own.init == PARAM_INIT_ONES ? 1
+                                                         : 0;
+                store(own.value, t->offset + e, x);
+                if (!tensor_is_null(own.master)) store(own.master, t->offset + e, x);
+            }
         }
         arena_rewind(scratch, mark);
     }

@@ -53,7 +53,8 @@ static const Row rows[] = {
     {MAP("25", IN2("c") "," IN1("a") "," IN2("b")), {"a", "bc"}, NULL, OK, "total_size: 25, but the listed tensors have 24", "abc", ""},
     {MAP("-8", IN1("a")), {"a"}, NULL, OK, "total_size: -8", "a", ""},
     {MAP("8", IN1("a")), {"ab"}, NULL, OK, NULL, "a", "b"},
-    {MAP("16", IN1("a")), {"ab"}, NULL, OK, "total_size", "a", "b"},
+    {MAP("16", IN1("a")), {"ab"}, NULL, OK, NULL, "a", "b"},
+    {MAP("17", IN1("a")), {"ab"}, NULL, OK, "total_size", "a", "b"},
     {MAP("8", IN1("a")), {"a"}, "xy", OK, "does not name model.safetensors", "xy", ""},
     /* refusals: the index's path is in all messages but those of a shard */
     {NULL, {"a"}, NULL, ERR_IO, "holds neither model.safetensors nor", "", ""},
