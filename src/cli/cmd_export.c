@@ -39,6 +39,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
     TextList sets = {ARENA_NEW(arena, const char *, 1), 1};
     sets.at[0] = carry[0];
     TRY(setup_create(&s, NULL, &sets, dir, NULL, arena));
+    s.config.model.dtype = DTYPE_F32; /* masters as they are */
     SoloPlan plan = {.config = &s.config,
                      .model = s.model,
                      .weights = dir,

@@ -43,6 +43,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
     TextList none = {0};
     TRY(setup_create(&s, NULL, &none, args.config, NULL, arena));
     s.config.train.seed = args.seed;
+    s.config.model.dtype = DTYPE_F32;
     SoloPlan plan = {
         .config = &s.config, .model = s.model, .max_positions = 1, .body = body, .arg = &args};
     return launch_solo(&plan);

@@ -40,8 +40,15 @@ Status paramset_layout(ParamSet *set, bool with_grads)
     int64_t total = 0;
     for (int i = 0; i < set->n; i++) {
         Param *p = set->at[i];
-        TRY(arena_alloc(set->arena, &p->value.data, (size_t)tensor_size(p->value),
-                        dtype_bytes(p->value.dtype)));
+        size_t n = (size_t)tensor_size(p->value);
+        TRY(arena_alloc(set->arena, &p->value.data, n, dtype_bytes(p->value.dtype)));
+        p->master = p->value;
+        if (set->dtype != set->dtype_grad) {
+            p->master.dtype = set->dtype_grad;
+            p->master.data = NULL;
+            if (with_grads)
+                TRY(arena_alloc(set->arena, &p->master.data, n, dtype_bytes(set->dtype_grad)));
+        }
         if (with_grads && p->trainable) total += tensor_size(p->value);
     }
     set->grads = tensor1(NULL, set->dtype_grad, total);
@@ -62,7 +69,7 @@ Status paramset_layout(ParamSet *set, bool with_grads)
 Tensor param_tensor(const Param *p, ParamTensor what)
 {
     switch (what) {
-    case PARAM_VALUE: return p->value;
+    case PARAM_MASTER: return p->master;
     case PARAM_GRAD: return p->grad;
     default: return p->moment[what - PARAM_MOMENT_0];
     }

@@ -17,8 +17,11 @@ typedef struct Param {
     ParamInit init;
     int64_t
         order; /* place in the whole model's order, the same in every layout; sums go in this order */
-    Tensor value;     /* compute dtype */
-    Tensor grad;      /* f32 (f64 when the model is f64); null when frozen */
+    Tensor value; /* compute dtype: what forward and backward read */
+    Tensor
+        master;  /* dtype_grad: what the optimizer updates and files hold; the same memory as value
+                      when the dtypes agree, null when they differ and nothing is trained */
+    Tensor grad; /* f32 (f64 when the model is f64); null when frozen */
     Tensor moment[2]; /* optimizer state, dtype of grad; null: none */
     bool trainable;
     bool is_matrix; /* false: norm scales and biases (optimizer.decay_1d) */
@@ -42,11 +45,14 @@ void paramset_init(ParamSet *set, Arena *arena, DType dtype, DType dtype_grad);
 /** Shape dims beyond n_dims are ignored. The Param lives as long as the set's arena; its tensors have no data yet. */
 Param *paramset_declare(ParamSet *set, const char *name, ParamInit init, int n_dims,
                         const int64_t *dim);
-/** Give all parameters values (uninitialised) and, if trainable and with_grads, zeroed gradients. */
+/**
+ * Give all parameters values and with_grads (or where it costs nothing) masters, uninitialised, and if
+ * trainable and with_grads zeroed gradients.
+ */
 Status paramset_layout(ParamSet *set, bool with_grads) MUST_USE;
 
 /** Which of a parameter's tensors. */
-typedef enum ParamTensor { PARAM_VALUE, PARAM_GRAD, PARAM_MOMENT_0, PARAM_MOMENT_1 } ParamTensor;
+typedef enum ParamTensor { PARAM_MASTER, PARAM_GRAD, PARAM_MOMENT_0, PARAM_MOMENT_1 } ParamTensor;
 Tensor param_tensor(const Param *p, ParamTensor what);
 
 Param *paramset_find(const ParamSet *set, const char *name); /* NULL: not there */

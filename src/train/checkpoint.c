@@ -199,7 +199,7 @@ Status checkpoint_save(Engine *e, const TrainState *state, Log *log)
     const char *dir = path_join(arena, parent, step_name(arena, state->step));
     temporary = text_format(arena, "%s/.%s.tmp", parent, step_name(arena, state->step));
     TRY(comm_agree(world, world->rank == 0 ? prepare(e, dir, &temporary, arena) : OK));
-    HfWrite how = {.dir = temporary, .what = PARAM_VALUE, .dtype = DTYPE_F32, .aliases = true};
+    HfWrite how = {.dir = temporary, .what = PARAM_MASTER, .dtype = DTYPE_F32, .aliases = true};
     TRY(hf_write(e->layout, &e->set, world, &how, NULL, arena));
     for (int k = 0; k < 2 && e->config->optimizer.type == OPTIMIZER_ADAMW; k++) {
         HfWrite moments = {.dir = path_join(arena, temporary, moment_dirs[k]),
@@ -303,7 +303,7 @@ Status export_folder(Engine *e, const char *dir, DType dtype, int64_t max_shard_
                                         dir, slash ? slash + 1 : dir);
     TRY(comm_agree(world, world->rank == 0 ? begin_export(dir, e->side_files, dtype, arena) : OK));
     HfWrite how = {.dir = temporary,
-                   .what = PARAM_VALUE,
+                   .what = PARAM_MASTER,
                    .dtype = dtype,
                    .aliases = true,
                    .keep_files = max_shard_bytes == 0,

@@ -145,7 +145,7 @@ Status engine_create(Engine **out, const EngineSetup *setup, Comm *world, Log *l
     e->arena = arena; /* from here on the arena lives inside what it holds */
     e->config = setup->config;
     e->model = setup->model;
-    e->dtype = DTYPE_F32;
+    e->dtype = setup->config->model.dtype;
     arena_init(&e->step, "step");
     const ParallelSection *p = &setup->config->parallel;
     backend_cpu_init(&e->be, engine_threads(setup->config, world->n_cpus));

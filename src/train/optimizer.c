@@ -107,9 +107,9 @@ void optimizer_update(ParamSet *set, const Backend *be, const OptimizerSection *
         if (!p->trainable) continue;
         double decay = isnan(p->weight_decay) ? config->weight_decay : p->weight_decay;
         if (config->type == OPTIMIZER_SGD)
-            be->sgd(be, &(SgdArgs){p->value, p->grad, lr * p->lr_scale, decay, clip});
+            be->sgd(be, &(SgdArgs){p->master, p->grad, lr * p->lr_scale, decay, clip});
         else
-            be->adamw(be, &(AdamWArgs){.w = p->value,
+            be->adamw(be, &(AdamWArgs){.w = p->master,
                                        .g = p->grad,
                                        .m = p->moment[0],
                                        .v = p->moment[1],
@@ -120,5 +120,6 @@ void optimizer_update(ParamSet *set, const Backend *be, const OptimizerSection *
                                        .weight_decay = decay,
                                        .grad_scale = clip,
                                        .t = t});
+        if (p->value.data != p->master.data) be->convert(be, p->value, p->master);
     }
 }

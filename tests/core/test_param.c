@@ -86,7 +86,10 @@ static void param__layout_gives_memory_of_its_own_to_each(void **state)
     paramset_zero_grads(&set);
     for (int64_t k = 0; k < tensor_size(set.grads); k++)
         assert_true(((double *)set.grads.data)[k] == 0);
-    assert_ptr_equal(param_tensor(a, PARAM_VALUE).data, a->value.data);
+    /* Another type than the values': masters of their own. */
+    assert_int_equal(a->master.dtype, DTYPE_F64);
+    assert_ptr_not_equal(a->master.data, a->value.data);
+    assert_ptr_equal(param_tensor(a, PARAM_MASTER).data, a->master.data);
     assert_ptr_equal(param_tensor(a, PARAM_GRAD).data, a->grad.data);
     a->moment[1].data = a;
     assert_ptr_equal(param_tensor(a, PARAM_MOMENT_1).data, a);
@@ -101,7 +104,13 @@ static void param__layout_without_gradients(void **state)
     assert_int_equal(paramset_layout(&set, false), OK);
     assert_false(tensor_is_null(a->value));
     assert_true(tensor_is_null(a->grad) && tensor_is_null(set.grads));
+    assert_ptr_equal(a->master.data, a->value.data);
     paramset_zero_grads(&set); /* nothing to do, and nothing breaks */
+    ParamSet half;
+    paramset_init(&half, *state, DTYPE_BF16, DTYPE_F32);
+    Param *b = paramset_declare(&half, "b", PARAM_INIT_NORMAL, 1, (int64_t[]){5});
+    assert_int_equal(paramset_layout(&half, false), OK);
+    assert_true(tensor_is_null(b->master)); /* nothing is trained: no second copy */
 }
 
 static void param__layout_too_large_is_refused(void **state)

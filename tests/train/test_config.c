@@ -395,7 +395,7 @@ static const struct {
     {"train.steps=3", "train.steps=6", "train.steps"},
     {"train.epochs=3", "train.epochs=6", "train.epochs"},
     {"optimizer.lr=0.1", "optimizer.lr=0.2", "optimizer.lr"},
-    {"train.seed=1", "train.seed=2", "data.seed"},
+    {"train.seed=1", "train.seed=2", "train.seed"},
     {"data.train=a", "data.train=b", "data.train"},
     {"train.global_batch_size=8", "train.global_batch_size=4", "train.global_batch_size"},
     {"optimizer.groups=[]", "optimizer.groups=[{match: a, trainable: false}]", "optimizer.groups"},
