@@ -298,6 +298,9 @@ Status export_folder(Engine *e, const char *dir, DType dtype, int64_t max_shard_
     Comm *world = e->mesh->world;
     Arena *arena = &e->step;
     ArenaMark mark = arena_mark(arena);
+    size_t length = strlen(dir);
+    while (length > 1 && dir[length - 1] == '/') length--;
+    dir = text_copy_n(arena, dir, length); /* a shell completes "out" to "out/" */
     const char *slash = strrchr(dir, '/');
     const char *temporary = text_format(arena, "%.*s.%s.tmp", slash ? (int)(slash + 1 - dir) : 0,
                                         dir, slash ? slash + 1 : dir);
