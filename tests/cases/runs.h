@@ -7,6 +7,7 @@
 #include "cases/fixtures.h"
 #include "cases/harness.h"
 #include "cli/args.h"
+#include "comm/world.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -38,8 +39,9 @@ static inline Status command_inside(const Command *command, const Arguments *arg
     if (kept < 0 || nowhere < 0 || dup2(nowhere, STDERR_FILENO) < 0) abort();
     close(nowhere);
     bool help;
+    const World alone = {.size = 1, .n_cpus = 2};
     Status status = args_parse(command, args->n, args->at, parsed, &help, &arena);
-    if (status == OK) status = command->run(parsed, &arena);
+    if (status == OK) status = command->run(parsed, &alone, &arena);
     fflush(stderr);
     dup2(kept, STDERR_FILENO);
     close(kept);
@@ -255,6 +257,38 @@ static inline bool same_weights(const char *folder_path, const char *want_path)
     free(folder);
     free(want);
     return ok && n == 0;
+}
+
+/**
+ * Both folders hold the same tensors: names, dtypes, shapes and bits, in whatever files and order.
+ */
+static inline bool same_tensors(const char *folder, const char *want_folder)
+{
+    TensorFile got, want;
+    if (!tensor_folder_read(&want, want_folder)) return false;
+    if (!tensor_folder_read(&got, folder)) {
+        tensor_file_free(&want);
+        return false;
+    }
+    bool ok = got.n == want.n;
+    if (!ok) fprintf(stderr, "  %s: %d tensors, expected %d\n", folder, got.n, want.n);
+    for (int i = 0; i < want.n; i++) {
+        const FileTensor *w = &want.at[i], *g = tensor_file_find(&got, w->name);
+        const char *what = !g                                ? "missing"
+                           : strcmp(g->dtype, w->dtype) != 0 ? g->dtype
+                           : g->n_dims != w->n_dims ||
+                                   memcmp(g->dim, w->dim, (size_t)g->n_dims * sizeof *g->dim) != 0
+                               ? "of another shape"
+                           : memcmp(g->value, w->value, (size_t)g->n * sizeof *g->value) != 0
+                               ? "of other values"
+                               : NULL;
+        if (!what) continue;
+        fprintf(stderr, "  %s: %s is %s\n", folder, w->name, what);
+        ok = false;
+    }
+    tensor_file_free(&got);
+    tensor_file_free(&want);
+    return ok;
 }
 
 /** Keys of metrics.jsonl that the promise of equality leaves out. */
