@@ -79,7 +79,8 @@ static inline const char *bench_path(Bench *b, const char *name)
 /** base with the keys of patch (an object; NULL: none) set, as text. A key whose value is "-" is taken out. */
 static inline char *json_patched(Arena *arena, const char *base, const char *patch)
 {
-    json_t *object = json_loads(base, 0, NULL), *change = json_loads(patch ? patch : "{}", 0, NULL);
+    if (!patch) patch = "{}";
+    json_t *object = json_loads(base, 0, NULL), *change = json_loads(patch, 0, NULL);
     assert_non_null(object);
     if (!change) fail_msg("the test's own patch is no JSON: %s", patch);
     const char *key;
