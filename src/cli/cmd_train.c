@@ -21,14 +21,16 @@ static void ask_to_stop(int signal)
     stop_asked = 1;
 }
 
-/* The first SIGINT or SIGTERM saves and leaves, a second one ends at once. */
-static void catch_signals(void)
+/* The first SIGINT or SIGTERM saves and leaves, a second one ends at once. Launchers pass SIGUSR1 on unchanged; SIGTERM
+ * of theirs is soon followed by SIGKILL. */
+static void catch_signals(bool launched)
 {
     struct sigaction action = {.sa_handler = ask_to_stop,
                                .sa_flags = (int)SA_RESETHAND | SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    if (launched) sigaction(SIGUSR1, &action, NULL);
 }
 
 /* What the newest checkpoint says, if there is one; the run then reads everything from there. */
@@ -65,7 +67,7 @@ static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
 static Status agree_on_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
 {
     const World *world = s->world;
-    TRY(world_agree(world, world->rank == 0 ? find_checkpoint(s, args, plan) : OK));
+    TRY(world_all_ok(world, world->rank == 0 ? find_checkpoint(s, args, plan) : OK));
     int64_t bytes = plan->checkpoint ? (int64_t)strlen(plan->checkpoint) + 1 : 0;
     TRY(world_share(world, &bytes, sizeof bytes));
     if (!bytes) return OK;
@@ -114,10 +116,10 @@ static Status run(const void *args_, const World *world, Arena *arena)
     plan.eval = eval;
     plan.n_steps = train ? train_n_steps(&s.config, dataset_n_rows(train)) : 0;
     /* All data is read before the folder is made, and the folder made before anybody writes to it. */
-    status = world_agree(world, status);
-    if (status == OK) status = world_agree(world, world->rank == 0 ? open_run(&s) : OK);
+    status = world_all_ok(world, status);
+    if (status == OK) status = world_all_ok(world, world->rank == 0 ? open_run(&s) : OK);
     if (status == OK) {
-        catch_signals();
+        catch_signals(world->launched);
         status = launch_train(world, &plan);
     }
     dataset_free(&train);

@@ -219,9 +219,10 @@ Status world_run(const World *world, int n_ranks, Status (*body)(Comm *comm, voi
     return body(world->comm, arg);
 }
 
-Status world_agree(const World *world, Status status)
+Status world_all_ok(const World *world, Status own)
 {
-    return world->comm ? comm_agree(world->comm, status) : status;
+    TRY(own);
+    return world->comm ? comm_barrier(world->comm) : OK;
 }
 
 Status world_share(const World *world, void *data, size_t bytes)

@@ -43,8 +43,11 @@ Status world_open(World *out) MUST_USE;
 Status world_run(const World *world, int n_ranks, Status (*body)(Comm *comm, void *arg),
                  void *arg) MUST_USE;
 
-/** comm_agree over the processes; alone the status itself. */
-Status world_agree(const World *world, Status status) MUST_USE;
+/**
+ * After local work: OK on a process once it is OK on all. A process with an error does not wait for the
+ * others' work (as it would in comm_agree): it must return to world_settle, and the others get ERR_PEER.
+ */
+Status world_all_ok(const World *world, Status own) MUST_USE;
 /** data [bytes] of process 0 to all. */
 Status world_share(const World *world, void *data, size_t bytes) MUST_USE;
 
