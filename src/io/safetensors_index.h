@@ -87,3 +87,8 @@ typedef struct ShardPlan {
  */
 Status shard_plan(ShardPlan *out, const TensorDecl *decl, int n, int64_t max_shard_bytes,
                   Arena *arena) MUST_USE;
+/**
+ * Fill total_size and the index from file_name and shard_of: of a plan that was made in another way. Sorted by name, as
+ * HuggingFace writes it. ERR_FORMAT: a name twice, bad dims.
+ */
+Status shard_plan_index(ShardPlan *plan, const TensorDecl *decl, int n, Arena *arena) MUST_USE;

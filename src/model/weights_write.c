@@ -1,5 +1,4 @@
 #include "io/file.h"
-#include "io/json.h"
 #include "model/weights.h"
 
 #include <string.h>
@@ -16,28 +15,6 @@ typedef struct Plan {
     size_t index_bytes;
 } Plan;
 
-static Status index_json(Plan *plan, Arena *arena)
-{
-    json_t *root = json_object(), *map = json_object(), *metadata = json_object();
-    int64_t total = 0;
-    Status status = OK;
-    for (int i = 0; i < plan->n && status == OK; i++) {
-        size_t bytes = 0;
-        status = tensor_decl_bytes(&plan->decl[i], &bytes);
-        total += (int64_t)bytes;
-        json_object_set_new(map, plan->decl[i].name,
-                            json_string(plan->file_name[plan->file_of[i]]));
-    }
-    json_object_set_new(metadata, "total_size", json_integer(total));
-    json_object_set_new(root, "metadata", metadata);
-    json_object_set_new(root, "weight_map", map);
-    char *text = NULL;
-    if (status == OK) status = json_to_text(arena, root, &text, &plan->index_bytes);
-    plan->index_text = text;
-    json_decref(root);
-    return status;
-}
-
 /* The source's file per tensor; one that has none joins the first. */
 static Status plan_as_source(Plan *plan, const HfLayout *layout, Arena *arena)
 {
@@ -50,7 +27,12 @@ static Status plan_as_source(Plan *plan, const HfLayout *layout, Arena *arena)
         if (f == plan->n_files) plan->file_name[plan->n_files++] = file;
         plan->file_of[i] = f;
     }
-    return layout->sharded ? index_json(plan, arena) : OK;
+    if (!layout->sharded) return OK;
+    ShardPlan files = {plan->n_files, plan->file_name, plan->file_of, 0, NULL, 0};
+    TRY(shard_plan_index(&files, plan->decl, plan->n, arena));
+    plan->index_text = files.index_text;
+    plan->index_bytes = files.index_bytes;
+    return OK;
 }
 
 static Status make_plan(Plan *plan, const HfLayout *layout, const HfWrite *how, const bool *present,
@@ -131,7 +113,11 @@ static Status write_file(const Plan *plan, int file, const HfLayout *layout, con
     }
     int n_counts;
     int64_t *counts = safetensors_writer_counts(writer, &n_counts);
-    TRY(comm_sum_i64(comm, counts, n_counts));
+    status = comm_sum_i64(comm, counts, n_counts);
+    if (status != OK) {
+        safetensors_writer_abort(&writer);
+        return status;
+    }
     if (!first) status = safetensors_writer_leave(&writer);
     status = comm_agree(comm, status);
     if (!first) return comm_agree(comm, status);
