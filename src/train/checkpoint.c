@@ -240,12 +240,11 @@ Status checkpoint_latest(const char **out, const char *output, Arena *arena)
     return OK;
 }
 
-Status checkpoint_read(CheckpointInfo *out, const char *dir, Arena *arena)
+Status checkpoint_state_of_json(CheckpointInfo *out, const json_t *root, const char *place,
+                                Arena *arena)
 {
-    TRY(check_manifest(dir, arena));
-    const char *path = path_join(arena, dir, "state.json"), *config, *kernel;
-    JsonDoc doc;
-    TRY(json_doc_read(&doc, path));
+    const int64_t most = (int64_t)1 << 53; /* room for what a run adds */
+    const char *config, *kernel;
     TrainState s = {0};
     const struct {
         const char *key;
@@ -253,19 +252,27 @@ Status checkpoint_read(CheckpointInfo *out, const char *dir, Arena *arena)
     } fields[] = {{"step", &s.step},       {"position", &s.position},
                   {"tokens", &s.tokens},   {"trained_tokens", &s.trained_tokens},
                   {"updates", &s.updates}, {"skipped", &s.skipped}};
-    Status status = json_expect_object(doc.root, path);
-    for (size_t i = 0; i < sizeof fields / sizeof *fields && status == OK; i++) {
-        status = json_get_int(doc.root, path, fields[i].key, fields[i].at);
-        if (status == OK && *fields[i].at < 0)
-            status = FAIL(ERR_FORMAT, "%s: key %s: negative (found %lld)", path, fields[i].key,
-                          (long long)*fields[i].at);
+    TRY(json_expect_object(root, place));
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        TRY(json_get_int(root, place, fields[i].key, fields[i].at));
+        if (*fields[i].at < 0 || *fields[i].at > most)
+            return FAIL(ERR_FORMAT, "%s: key %s: out of range (found %lld, expected 0 to 2^53)",
+                        place, fields[i].key, (long long)*fields[i].at);
     }
-    if (status == OK) status = json_get_string(doc.root, path, "config", &config);
-    if (status == OK) status = json_get_string(doc.root, path, "kernel_path", &kernel);
-    if (status == OK)
-        *out = (CheckpointInfo){.state = s,
-                                .config = text_copy(arena, config),
-                                .kernel_path = text_copy(arena, kernel)};
+    TRY(json_get_string(root, place, "config", &config));
+    TRY(json_get_string(root, place, "kernel_path", &kernel));
+    *out = (CheckpointInfo){
+        .state = s, .config = text_copy(arena, config), .kernel_path = text_copy(arena, kernel)};
+    return OK;
+}
+
+Status checkpoint_read(CheckpointInfo *out, const char *dir, Arena *arena)
+{
+    TRY(check_manifest(dir, arena));
+    const char *path = path_join(arena, dir, "state.json");
+    JsonDoc doc;
+    TRY(json_doc_read(&doc, path));
+    Status status = checkpoint_state_of_json(out, doc.root, path, arena);
     json_doc_free(&doc);
     return status;
 }

@@ -31,6 +31,9 @@ typedef struct CheckpointInfo {
 
 /** state.json, after checking every file against the manifest (sizes and checksums). ERR_FORMAT names the file that is wrong. */
 Status checkpoint_read(CheckpointInfo *out, const char *dir, Arena *arena) MUST_USE;
+/** What state.json says; place stands for it in messages. ERR_FORMAT names the key. */
+Status checkpoint_state_of_json(CheckpointInfo *out, const json_t *root, const char *place,
+                                Arena *arena) MUST_USE;
 /** True if the folder is one of ours. */
 bool checkpoint_is(const char *dir);
 

@@ -1,0 +1,418 @@
+#include "train_test.h"
+
+#include "io/hash.h"
+#include "train/optimizer.h"
+
+/* Ranks that make an engine, fill its moments, and do something with checkpoints. */
+typedef struct Job {
+    const TrainConfig *config;
+    const ModelConfig *model;
+    const char *weights; /* NULL: random values */
+    TrainState state;
+    int64_t save_steps[6];  /* one after the other, 0 ends */
+    const char *moments_of; /* load moments from there and compare */
+    const char *export_to;
+    DType dtype;
+    int64_t max_shard_bytes;
+} Job;
+
+static float moment_value(const Param *p, int which, int64_t i)
+{
+    return (float)((double)(p->order * 1000 + i) * 1e-3 + 0.5 * which);
+}
+
+/* The moments are functions of the parameter's place in the model: known whatever the layout. */
+static Status check_moments(const Engine *e)
+{
+    for (int i = 0; i < e->set.n; i++) {
+        const Param *p = e->set.at[i];
+        Param as = *p;
+        if (p->tied_copy) as.order = 0; /* the embedding's */
+        for (int k = 0; k < 2 && p->trainable; k++)
+            for (int64_t j = 0; j < tensor_size(p->moment[k]); j++)
+                if (((float *)p->moment[k].data)[j] != moment_value(&as, k, j))
+                    return FAIL(ERR_FAILED, "moment %d of %s differs at %lld", k, p->name,
+                                (long long)j);
+    }
+    return OK;
+}
+
+static Status body(Comm *world, void *arg)
+{
+    const Job *job = arg;
+    EngineSetup setup = {.config = job->config,
+                         .model = job->model,
+                         .n_train = 2,
+                         .max_positions = 8,
+                         .row_tokens = 8,
+                         .weights = job->weights};
+    Engine *e;
+    TRY(engine_create(&e, &setup, world, NULL));
+    Status status = optimizer_create_moments(&e->set, job->config->optimizer.type, &e->arena);
+    if (status == OK && job->moments_of) {
+        status = checkpoint_load_moments(e, job->moments_of);
+        if (status == OK) status = check_moments(e);
+    } else if (status == OK && job->config->optimizer.type == OPTIMIZER_ADAMW) {
+        for (int i = 0; i < e->set.n; i++) {
+            Param *p = e->set.at[i], as = *p;
+            if (p->tied_copy) as.order = 0;
+            for (int k = 0; k < 2 && p->trainable; k++)
+                for (int64_t j = 0; j < tensor_size(p->moment[k]); j++)
+                    ((float *)p->moment[k].data)[j] = moment_value(&as, k, j);
+        }
+    }
+    status = comm_agree(world, status);
+    for (int i = 0; i < 6 && job->save_steps[i] && status == OK; i++) {
+        TrainState state = job->state;
+        state.step = job->save_steps[i];
+        status = checkpoint_save(e, &state, NULL);
+    }
+    if (status == OK && job->export_to)
+        status = export_folder(e, job->export_to, job->dtype, job->max_shard_bytes);
+    engine_free(&e);
+    return status;
+}
+
+static const TrainState example = {
+    .step = 7, .position = 56, .tokens = 1234, .trained_tokens = 1000, .updates = 6, .skipped = 1};
+
+/* Save after step 7 in pp ranks, to BENCH/NAME; the checkpoint's folder. */
+static const char *save(Bench *b, const char *name, const char *patch, int pp, const char *key)
+{
+    const char *output = bench_path(b, name);
+    Job job = {.model = model_with(b, patch), .state = example, .save_steps = {7}};
+    job.config =
+        CONFIG(b, text_format(&b->arena, "parallel.pp_size=%d", pp),
+               text_format(&b->arena, "train.output=%s", output), key ? key : "train.seed=42");
+    assert_ok(world_run_threads(pp, body, &job));
+    return path_join(&b->arena, output, "checkpoints/step-000007");
+}
+
+static void same_files(Bench *b, const char *dir, const char *other, int *n_files)
+{
+    char **names;
+    int n;
+    assert_ok(dir_list(&b->arena, dir, &names, &n));
+    for (int i = 0; i < n; i++) {
+        const char *x = path_join(&b->arena, dir, names[i]),
+                   *y = path_join(&b->arena, other, names[i]);
+        if (dir_exists(x)) {
+            same_files(b, x, y, n_files);
+            continue;
+        }
+        /* these name the run's own output and layout */
+        if (!strcmp(names[i], "state.json") || !strcmp(names[i], "manifest.json")) continue;
+        char a[HASH_HEX_BYTES], c[HASH_HEX_BYTES];
+        assert_ok(hash_file(a, x));
+        assert_ok(hash_file(c, y));
+        if (strcmp(a, c)) fail_msg("%s differs", names[i]);
+        ++*n_files;
+    }
+}
+
+static void checkpoint__says_what_was_saved(void **state)
+{
+    Bench *b = *state;
+    const char *dir = save(b, "a", NULL, 1, NULL);
+    CheckpointInfo info;
+    assert_true(checkpoint_is(dir));
+    assert_false(checkpoint_is(b->dir));
+    assert_ok(checkpoint_read(&info, dir, &b->arena));
+    assert_memory_equal(&info.state, &example, sizeof example);
+    assert_non_null(info.kernel_path);
+    TrainConfig config;
+    assert_ok(config_parse(&config, "checkpoint", info.config, strlen(info.config), &b->arena));
+    assert_string_equal(config.train.output, bench_path(b, "a"));
+    const char *latest;
+    assert_ok(checkpoint_latest(&latest, bench_path(b, "a"), &b->arena));
+    assert_string_equal(latest, dir);
+    /* nothing temporary stays */
+    char **names;
+    int n;
+    assert_ok(
+        dir_list(&b->arena, path_join(&b->arena, bench_path(b, "a"), "checkpoints"), &names, &n));
+    assert_int_equal(n, 2);
+}
+
+static void checkpoint__does_not_depend_on_the_layout(void **state)
+{
+    Bench *b = *state;
+    static const char *const patches[] = {NULL, "{\"tie_word_embeddings\": true}"};
+    for (int k = 0; k < 2; k++) {
+        const char *one = save(b, text_format(&b->arena, "one%d", k), patches[k], 1, NULL);
+        for (int pp = 2; pp <= 3; pp++) {
+            const char *more =
+                save(b, text_format(&b->arena, "more%d-%d", k, pp), patches[k], pp, NULL);
+            int n = 0;
+            same_files(b, one, more, &n);
+            assert_int_equal(n, 4); /* config.json, weights, two moments */
+        }
+        /* and any layout reads it */
+        for (int pp = 1; pp <= 4; pp++) {
+            Job job = {.weights = one, .moments_of = one};
+            ModelConfig *model;
+            assert_ok(model_config_read(&model, one, &b->arena, NULL));
+            job.model = model;
+            job.config = CONFIG(b, text_format(&b->arena, "parallel.pp_size=%d", pp));
+            assert_ok(world_run_threads(pp, body, &job));
+        }
+    }
+}
+
+static void checkpoint__frozen_parameters_have_no_moments_and_sgd_has_none(void **state)
+{
+    Bench *b = *state;
+    const char *dir =
+        save(b, "frozen", NULL, 2,
+             "optimizer.groups=[{match: model.embed_tokens.weight, trainable: false}]");
+    ShardIndex *index;
+    assert_ok(shard_index_open(&index, path_join(&b->arena, dir, "exp_avg"), &b->arena, NULL));
+    assert_null(shard_index_find(index, "model.embed_tokens.weight"));
+    assert_non_null(shard_index_find(index, "lm_head.weight"));
+    shard_index_close(&index);
+    Job job = {.weights = dir, .moments_of = dir, .model = model_with(b, NULL)};
+    job.config = CONFIG(b, "parallel.pp_size=1",
+                        "optimizer.groups=[{match: model.embed_tokens.weight, trainable: false}]");
+    assert_ok(world_run_threads(1, body, &job));
+    job.config = CONFIG(b, "parallel.pp_size=1"); /* now it is trained: its moments are missed */
+    assert_fails(world_run_threads(1, body, &job), ERR_FORMAT, "model.embed_tokens.weight");
+    dir = save(b, "sgd", NULL, 1, "optimizer.type=sgd");
+    assert_false(dir_exists(path_join(&b->arena, dir, "exp_avg")));
+    CheckpointInfo info;
+    assert_ok(checkpoint_read(&info, dir, &b->arena));
+}
+
+static void checkpoint__keeps_the_newest(void **state)
+{
+    Bench *b = *state;
+    const char *output = bench_path(b, "run"),
+               *parent = path_join(&b->arena, output, "checkpoints");
+    /* seven digits sort before six by bytes */
+    Job job = {.model = model_with(b, NULL),
+               .state = example,
+               .save_steps = {2, 999998, 999999, 1000000, 1000001}};
+    job.config = CONFIG(b, "checkpoint.keep=3", "optimizer.type=sgd");
+    assert_ok(world_run_threads(1, body, &job));
+    char **names;
+    int n;
+    assert_ok(dir_list(&b->arena, parent, &names, &n));
+    assert_int_equal(n, 4);
+    assert_string_equal(names[0], "latest");
+    assert_string_equal(names[1], "step-1000000");
+    assert_string_equal(names[2], "step-1000001");
+    assert_string_equal(names[3], "step-999999");
+    const char *latest;
+    assert_ok(checkpoint_latest(&latest, output, &b->arena));
+    assert_string_equal(latest, path_join(&b->arena, parent, "step-1000001"));
+    /* the same step again replaces it */
+    job.save_steps[0] = 1000001;
+    job.save_steps[1] = 0;
+    assert_ok(world_run_threads(1, body, &job));
+    CheckpointInfo info;
+    assert_ok(checkpoint_read(&info, latest, &b->arena));
+}
+
+static void checkpoint__latest_that_names_nothing(void **state)
+{
+    Bench *b = *state;
+    const char *latest = "";
+    assert_ok(checkpoint_latest(&latest, b->dir, &b->arena));
+    assert_null(latest);
+    assert_ok(dir_create(bench_path(b, "checkpoints")));
+    static const char *const texts[] = {"", "step-000001\n", "../x", "step-1/../..", "\n"};
+    for (int i = 0; i < 5; i++) {
+        assert_ok(
+            file_write_atomic(bench_path(b, "checkpoints/latest"), texts[i], strlen(texts[i])));
+        assert_fails(checkpoint_latest(&latest, b->dir, &b->arena), ERR_FORMAT,
+                     "checkpoints/latest");
+    }
+}
+
+/* ---- damage ---------------------------------------------------------------------------------------- */
+
+static void expect_named(Bench *b, const char *dir, const char *file)
+{
+    CheckpointInfo info;
+    Status status = checkpoint_read(&info, dir, &b->arena);
+    if (status == OK || status_exit_code(status) != 2 || !strstr(status_message(), file))
+        fail_msg("%s damaged: status %d, \"%s\"", file, (int)status,
+                 status == OK ? "" : status_message());
+}
+
+static void checkpoint__damaged_files_are_named(void **state)
+{
+    Bench *b = *state;
+    const char *dir = save(b, "a", NULL, 1, NULL);
+    static const char *const files[] = {"model.safetensors", "exp_avg/model.safetensors",
+                                        "exp_avg_sq/model.safetensors", "config.json",
+                                        "state.json"};
+    CheckpointInfo info;
+    for (int i = 0; i < 5; i++) {
+        const char *path = path_join(&b->arena, dir, files[i]);
+        char *bytes;
+        size_t n;
+        assert_ok(file_read(&b->arena, path, &bytes, &n));
+        for (size_t at = 0; at < n; at += n / 3 + 1) {
+            bytes[at] ^= 0x10;
+            assert_ok(file_write_atomic(path, bytes, n));
+            expect_named(b, dir, files[i]);
+            bytes[at] ^= 0x10;
+        }
+        assert_ok(file_write_atomic(path, bytes, n - 1));
+        expect_named(b, dir, files[i]);
+        assert_ok(file_remove(path));
+        expect_named(b, dir, files[i]);
+        assert_ok(file_write_atomic(path, bytes, n));
+        assert_ok(checkpoint_read(&info, dir, &b->arena));
+    }
+}
+
+/* Change manifest.json by a patch of its top keys. */
+static void patch_manifest(Bench *b, const char *dir, const char *original, const char *patch)
+{
+    char *text = json_patched(&b->arena, original, patch);
+    assert_ok(file_write_atomic(path_join(&b->arena, dir, "manifest.json"), text, strlen(text)));
+}
+
+static void checkpoint__broken_manifests_are_refused(void **state)
+{
+    Bench *b = *state;
+    const char *dir = save(b, "a", NULL, 1, NULL);
+    char *original = text_of(b, path_join(&b->arena, dir, "manifest.json"));
+    static const struct {
+        const char *patch, *word;
+    } rows[] = {
+        {"{\"format\": 2}", "format"},
+        {"{\"format\": \"1\"}", "format"},
+        {"{\"format\": \"-\"}", "format"},
+        {"{\"files\": \"-\"}", "files"},
+        {"{\"files\": []}", "files"},
+        {"{\"files\": {\"config.json\": 1}}", "manifest.json"},
+        {"{\"files\": {\"config.json\": {}}}", "bytes"},
+        {"{\"files\": {\"config.json\": {\"bytes\": 1}}}", "xxh3_128"},
+        {"{\"files\": {\"../../latest\": {\"bytes\": 12, \"xxh3_128\": \"0\"}}}",
+         "outside the folder"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        patch_manifest(b, dir, original, rows[i].patch);
+        expect_named(b, dir, rows[i].word);
+    }
+    assert_ok(file_write_atomic(path_join(&b->arena, dir, "manifest.json"), "[]", 2));
+    expect_named(b, dir, "manifest.json");
+    assert_ok(file_remove(path_join(&b->arena, dir, "manifest.json")));
+    expect_named(b, dir, "manifest.json");
+    assert_false(checkpoint_is(dir));
+}
+
+/* A state.json that is wrong although its checksum is right. */
+static void checkpoint__broken_states_are_refused(void **state)
+{
+    Bench *b = *state;
+    const char *dir = save(b, "a", NULL, 1, NULL), *path = path_join(&b->arena, dir, "state.json");
+    char *manifest = text_of(b, path_join(&b->arena, dir, "manifest.json")),
+         *original = text_of(b, path);
+    static const struct {
+        const char *patch, *word;
+    } rows[] = {
+        {"{\"step\": -1}", "step"},          {"{\"step\": \"-\"}", "step"},
+        {"{\"position\": 1.5}", "position"}, {"{\"position\": 9223372036854775807}", "position"},
+        {"{\"tokens\": null}", "tokens"},    {"{\"trained_tokens\": true}", "trained_tokens"},
+        {"{\"updates\": -7}", "updates"},    {"{\"skipped\": []}", "skipped"},
+        {"{\"config\": 1}", "config"},       {"{\"kernel_path\": \"-\"}", "kernel_path"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *text = json_patched(&b->arena, original, rows[i].patch), hex[HASH_HEX_BYTES];
+        assert_ok(file_write_atomic(path, text, strlen(text)));
+        assert_ok(hash_file(hex, path));
+        patch_manifest(
+            b, dir, manifest,
+            text_format(&b->arena,
+                        "{\"files\": {\"state.json\": {\"bytes\": %zu, \"xxh3_128\": \"%s\"}}}",
+                        strlen(text), hex));
+        expect_named(b, dir, text_format(&b->arena, "state.json: key %s", rows[i].word));
+    }
+}
+
+/* ---- export ---------------------------------------------------------------------------------------- */
+
+static void export__writes_a_folder_that_loads(void **state)
+{
+    Bench *b = *state;
+    static const struct {
+        const char *name;
+        DType dtype, want;
+        int64_t max_shard_bytes;
+        int pp;
+    } rows[] = {
+        {"f32", DTYPE_COUNT, DTYPE_F32, 0, 1},
+        {"bf16", DTYPE_BF16, DTYPE_BF16, 0, 2},
+        {"shards", DTYPE_COUNT, DTYPE_F32, 5000, 2},
+        {"slash/", DTYPE_COUNT, DTYPE_F32, 0, 1}, /* as a shell completes it */
+        {"f32", DTYPE_BF16, DTYPE_BF16, 0, 1},    /* replaces what is there */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Job job = {.model = model_with(b, "{\"dtype\": \"float32\"}"),
+                   .export_to = bench_path(b, rows[i].name)};
+        job.dtype = rows[i].dtype;
+        job.max_shard_bytes = rows[i].max_shard_bytes;
+        job.config = CONFIG(b, text_format(&b->arena, "parallel.pp_size=%d", rows[i].pp));
+        assert_ok(world_run_threads(rows[i].pp, body, &job));
+        ShardIndex *index;
+        ModelConfig *model;
+        assert_ok(shard_index_open(&index, job.export_to, &b->arena, NULL));
+        assert_int_equal(index->tensor[0].entry->dtype, rows[i].want);
+        assert_int_equal(index->has_index, rows[i].max_shard_bytes > 0);
+        assert_ok(model_config_read(&model, job.export_to, &b->arena, NULL));
+        assert_int_equal(model->dtype, rows[i].want);
+        shard_index_close(&index);
+        char **names;
+        int n;
+        assert_ok(dir_list(&b->arena, b->dir, &names, &n));
+        for (int k = 0; k < n; k++) assert_true(names[k][0] != '.'); /* nothing temporary stays */
+    }
+}
+
+/* A checkpoint remembers the folder that its run started from: names, files and types come back. */
+static void export__of_a_checkpoint_is_like_the_source(void **state)
+{
+    Bench *b = *state;
+    Job job = {.model = model_with(b, "{\"dtype\": \"bfloat16\"}"),
+               .dtype = DTYPE_COUNT,
+               .max_shard_bytes = 4000};
+    job.export_to = bench_path(b, "source");
+    job.config = CONFIG(b, "parallel.pp_size=1");
+    assert_ok(world_run_threads(1, body, &job)); /* bf16 in shards */
+    Job train = {.weights = job.export_to, .state = example, .save_steps = {7}};
+    ModelConfig *model;
+    assert_ok(model_config_read(&model, job.export_to, &b->arena, NULL));
+    train.model = model;
+    train.config = CONFIG(b, "parallel.pp_size=2");
+    assert_ok(world_run_threads(2, body, &train));
+    const char *dir = bench_path(b, "run/checkpoints/step-000007");
+    Job back = {.weights = dir, .dtype = DTYPE_COUNT, .export_to = bench_path(b, "back")};
+    assert_ok(model_config_read(&model, dir, &b->arena, NULL));
+    back.model = model;
+    back.config = CONFIG(b, "parallel.pp_size=3");
+    assert_ok(world_run_threads(3, body, &back));
+    int n = 0;
+    same_files(b, job.export_to, back.export_to, &n);
+    assert_true(n > 4);
+    same_files(b, back.export_to, job.export_to, &n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        BENCH_TEST(checkpoint__says_what_was_saved),
+        BENCH_TEST(checkpoint__does_not_depend_on_the_layout),
+        BENCH_TEST(checkpoint__frozen_parameters_have_no_moments_and_sgd_has_none),
+        BENCH_TEST(checkpoint__keeps_the_newest),
+        BENCH_TEST(checkpoint__latest_that_names_nothing),
+        BENCH_TEST(checkpoint__damaged_files_are_named),
+        BENCH_TEST(checkpoint__broken_manifests_are_refused),
+        BENCH_TEST(checkpoint__broken_states_are_refused),
+        BENCH_TEST(export__writes_a_folder_that_loads),
+        BENCH_TEST(export__of_a_checkpoint_is_like_the_source),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
