@@ -28,6 +28,11 @@ const char *status_message(void)
     return message;
 }
 
+Status status_after_start(Status status)
+{
+    return status == OK || status == ERR_PEER || status == ERR_STOPPED ? status : ERR_FAILED;
+}
+
 int status_exit_code(Status status)
 {
     switch (status) {

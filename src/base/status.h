@@ -40,6 +40,12 @@ void status_fail(const char *format, ...) PRINTF_LIKE(1, 2);
 /** The calling thread's last recorded message; "" if none. Lent until the next FAIL. */
 const char *status_message(void);
 
+/**
+ * What a failure is once the work has begun: ERR_FAILED with the same message. OK, ERR_PEER and ERR_STOPPED
+ * stay what they are.
+ */
+Status status_after_start(Status status) MUST_USE;
+
 /** Exit code of the process for a status (contract: 0, 1, 2, 3). */
 int status_exit_code(Status status);
 

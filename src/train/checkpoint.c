@@ -35,6 +35,13 @@ static Status end_folder(const char *temporary, const char *dir)
     return file_rename(dir, temporary);
 }
 
+/* Half a folder serves nobody, and where it fails the disk is often full. Rank 0, once no other rank writes any more. */
+static void drop_folder(const char *temporary, Arena *arena)
+{
+    const char *why = text_copy(arena, status_message());
+    if (dir_remove_tree(temporary) != OK) status_fail("%s", why); /* the first reason is told */
+}
+
 /* The number of a folder step-…, or -1. */
 static int64_t step_of(const char *name)
 {
@@ -190,14 +197,11 @@ static Status finish(Engine *e, const TrainState *state, const char *temporary, 
     return prune(parent, e->config->checkpoint.keep, state->step, arena);
 }
 
-Status checkpoint_save(Engine *e, const TrainState *state, Log *log)
+/* All of a checkpoint into the folder that `prepare` made, and its name at the end. */
+static Status write_checkpoint(Engine *e, const TrainState *state, const char *temporary,
+                               const char *dir, Arena *arena)
 {
     Comm *world = e->mesh->world;
-    Arena *arena = &e->step;
-    ArenaMark mark = arena_mark(arena);
-    const char *temporary, *parent = path_join(arena, e->config->train.output, "checkpoints");
-    const char *dir = path_join(arena, parent, step_name(arena, state->step));
-    temporary = text_format(arena, "%s/.%s.tmp", parent, step_name(arena, state->step));
     TRY(comm_agree(world, world->rank == 0 ? prepare(e, dir, &temporary, arena) : OK));
     HfWrite how = {.dir = temporary, .what = PARAM_MASTER, .dtype = DTYPE_F32, .aliases = true};
     TRY(hf_write(e->layout, &e->set, world, &how, NULL, arena));
@@ -209,10 +213,22 @@ Status checkpoint_save(Engine *e, const TrainState *state, Log *log)
         TRY(engine_present(&present, e, moments.what, arena));
         TRY(hf_write(e->layout, &e->set, world, &moments, present, arena));
     }
-    TRY(comm_agree(world, world->rank == 0 ? finish(e, state, temporary, dir, arena) : OK));
-    if (world->rank == 0) log_line(log, "saved %s", dir);
+    return comm_agree(world, world->rank == 0 ? finish(e, state, temporary, dir, arena) : OK);
+}
+
+Status checkpoint_save(Engine *e, const TrainState *state, Log *log)
+{
+    bool first = e->mesh->world->rank == 0;
+    Arena *arena = &e->step;
+    ArenaMark mark = arena_mark(arena);
+    const char *parent = path_join(arena, e->config->train.output, "checkpoints");
+    const char *dir = path_join(arena, parent, step_name(arena, state->step));
+    const char *temporary = text_format(arena, "%s/.%s.tmp", parent, step_name(arena, state->step));
+    Status status = write_checkpoint(e, state, temporary, dir, arena);
+    if (status == OK && first) log_line(log, "saved %s", dir);
+    if (status != OK && first) drop_folder(temporary, arena);
     arena_rewind(arena, mark);
-    return OK;
+    return status;
 }
 
 /* ---- load ------------------------------------------------------------------------------------------------- */
@@ -282,7 +298,13 @@ Status checkpoint_load_moments(Engine *e, const char *dir)
     for (int k = 0; k < 2 && e->config->optimizer.type == OPTIMIZER_ADAMW; k++) {
         ArenaMark mark = arena_mark(&e->step);
         ShardIndex *index;
-        TRY(shard_index_open(&index, path_join(&e->step, dir, moment_dirs[k]), &e->step, NULL));
+        const char *moments = path_join(&e->step, dir, moment_dirs[k]);
+        if (!dir_exists(moments))
+            return FAIL(ERR_USAGE,
+                        "%s: holds no moments for optimizer.type adamw (made by a run with sgd): "
+                        "start a new run from it, as model.path",
+                        dir);
+        TRY(shard_index_open(&index, moments, &e->step, NULL));
         Status status = hf_load_moments(e->layout, index, &e->set, PARAM_MOMENT_0 + (ParamTensor)k);
         shard_index_close(&index);
         arena_rewind(&e->step, mark);
@@ -300,28 +322,40 @@ static Status begin_export(const char *dir, const char *from, DType dtype, Arena
     return hf_write_config(temporary, from, dtype, arena);
 }
 
-Status export_folder(Engine *e, const char *dir, DType dtype, int64_t max_shard_bytes)
+/* All ranks write; rank 0 has made the temporary folder. */
+static Status fill_export(Engine *e, const char *temporary, const char *dir, DType dtype,
+                          int64_t max_shard_bytes)
 {
     Comm *world = e->mesh->world;
-    Arena *arena = &e->step;
-    ArenaMark mark = arena_mark(arena);
-    size_t length = strlen(dir);
-    while (length > 1 && dir[length - 1] == '/') length--;
-    dir = text_copy_n(arena, dir, length); /* a shell completes "out" to "out/" */
-    const char *slash = strrchr(dir, '/');
-    const char *temporary = text_format(arena, "%.*s.%s.tmp", slash ? (int)(slash + 1 - dir) : 0,
-                                        dir, slash ? slash + 1 : dir);
-    TRY(comm_agree(world, world->rank == 0 ? begin_export(dir, e->side_files, dtype, arena) : OK));
     HfWrite how = {.dir = temporary,
                    .what = PARAM_MASTER,
                    .dtype = dtype,
                    .aliases = true,
                    .keep_files = max_shard_bytes == 0,
                    .max_shard_bytes = max_shard_bytes};
-    TRY(hf_write(e->layout, &e->set, world, &how, NULL, arena));
-    TRY(comm_agree(world, world->rank == 0 ? end_folder(temporary, dir) : OK));
+    TRY(hf_write(e->layout, &e->set, world, &how, NULL, &e->step));
+    return comm_agree(world, world->rank == 0 ? end_folder(temporary, dir) : OK);
+}
+
+Status export_folder(Engine *e, const char *dir, DType dtype, int64_t max_shard_bytes)
+{
+    Comm *world = e->mesh->world;
+    bool first = world->rank == 0;
+    Arena *arena = &e->step;
+    ArenaMark mark = arena_mark(arena);
+    size_t length = strlen(dir);
+    while (length > 1 && dir[length - 1] == '/') length--;
+    dir = text_copy_n(arena, dir, length); /* a shell completes "out" to "out/" */
+    const char *slash = strrchr(dir, '/'), *name = slash ? slash + 1 : dir;
+    if (!*name || !strcmp(name, ".") || !strcmp(name, ".."))
+        return FAIL(ERR_USAGE, "%s: no name for a new folder", dir);
+    const char *temporary = text_format(arena, "%.*s.%s.tmp", (int)(name - dir), dir, name);
+    Status status = comm_agree(world, first ? begin_export(dir, e->side_files, dtype, arena) : OK);
+    if (status == OK)
+        status = status_after_start(fill_export(e, temporary, dir, dtype, max_shard_bytes));
+    if (status != OK && first) drop_folder(temporary, arena);
     arena_rewind(arena, mark);
-    return OK;
+    return status;
 }
 
 Status export_step(Engine *e, int64_t step, Log *log)

@@ -24,8 +24,9 @@ typedef struct Trainer {
 int64_t train_n_steps(const TrainConfig *config, int64_t n_rows)
 {
     if (config->train.steps >= 0) return config->train.steps;
-    return (int64_t)ceil(config->train.epochs * (double)n_rows /
-                         (double)config->train.global_batch_size);
+    double steps =
+        ceil(config->train.epochs * (double)n_rows / (double)config->train.global_batch_size);
+    return (int64_t)fmin(steps, 0x1p53);
 }
 
 /*
@@ -70,7 +71,9 @@ static void show(Trainer *t, const Metrics *m)
              (double)m->tokens / m->time_step);
     bool due = m->step % t->config->log.interval == 0 || m->step == t->plan->n_steps;
     if (t->log.terminal) {
-        log_progress(&t->log, "%s  %d:%02d left", line, (int)left / 60, (int)left % 60);
+        int64_t seconds = (int64_t)fmin(left, 1e15);
+        log_progress(&t->log, "%s  %lld:%02d left", line, (long long)(seconds / 60),
+                     (int)(seconds % 60));
         if (due) log_file_line(&t->log, "%s", line);
     } else if (due) {
         log_line(&t->log, "%s", line);
@@ -166,8 +169,8 @@ static void maybe_evaluate(Trainer *t, Metrics *m)
         return;
     EvalResult result;
     evaluate(&result, t->engine, t->plan->eval);
-    m->eval_loss = result.loss;
-    if (t->lead) log_line(&t->log, "step %lld  eval loss %.4f", (long long)m->step, result.loss);
+    m->eval_loss = result.n_trained ? result.loss : NAN;
+    if (t->lead) log_line(&t->log, "step %lld  eval loss %.4f", (long long)m->step, m->eval_loss);
 }
 
 static Status maybe_save(Trainer *t, bool last)
@@ -263,14 +266,17 @@ Status train_run(const TrainPlan *plan, Comm *world)
                  .metrics = {.fd = -1}};
     Arena paths;
     arena_init(&paths, "paths");
-    TRY(comm_agree(world, log_open(&t.log, path_join(&paths, plan->config->train.output, "log.txt"),
-                                   world->rank, t.lead)));
+    Status status =
+        comm_agree(world, log_open(&t.log, path_join(&paths, plan->config->train.output, "log.txt"),
+                                   world->rank, t.lead));
     EngineSetup setup = engine_setup(plan);
-    Status status = engine_create(&t.engine, &setup, world, t.lead ? &t.log : NULL);
+    if (status == OK) status = engine_create(&t.engine, &setup, world, t.lead ? &t.log : NULL);
     if (status == OK) status = comm_agree(world, describe(&t));
     if (status == OK && plan->train)
         status = comm_agree(world, predict_bubble(&t.bubble_predicted, t.engine, setup.row_tokens));
-    if (status == OK) status = loop(&t);
+    if (status == OK) status = status_after_start(loop(&t));
+    if (status != OK && status != ERR_PEER && status != ERR_STOPPED)
+        log_file_line(&t.log, "stagewright: error: %s", status_message());
     metrics_close(&t.metrics);
     log_close(&t.log);
     engine_free(&t.engine);

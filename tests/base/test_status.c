@@ -66,6 +66,15 @@ static void status__exit_codes_are_the_contracts(void **state)
         assert_int_equal(status_exit_code(rows[i].status), rows[i].code);
 }
 
+static void status__a_failure_after_the_start_is_of_the_run(void **state)
+{
+    (void)state;
+    assert_int_equal(status_after_start(FAIL(ERR_IO, "disk full")), ERR_FAILED);
+    assert_string_equal(status_message(), "disk full");
+    static const Status kept[] = {OK, ERR_PEER, ERR_FAILED, ERR_STOPPED};
+    for (int i = 0; i < 4; i++) assert_int_equal(status_after_start(kept[i]), kept[i]);
+}
+
 static void *other_thread(void *arg)
 {
     (void)arg;
@@ -134,6 +143,7 @@ int main(void)
         cmocka_unit_test(status__long_message_is_cut_not_overrun),
         cmocka_unit_test(status__try_leaves_on_failure_alone),
         cmocka_unit_test(status__exit_codes_are_the_contracts),
+        cmocka_unit_test(status__a_failure_after_the_start_is_of_the_run),
         cmocka_unit_test(status__message_and_breadcrumb_belong_to_the_thread),
         cmocka_unit_test(status__die_says_where_and_ends_with_1),
     };
