@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -100,12 +102,23 @@ void log_file_line(Log *log, const char *format, ...)
     put(log, false, "", text);
 }
 
+/* A line that wraps cannot be taken back: its first rows would stay. Bytes of the text for one row, whole characters. */
+static int bytes_that_fit(const char *text)
+{
+    struct winsize window;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col < 2) return INT_MAX;
+    int n = 0, columns = 0;
+    for (; text[n]; n++)
+        if (((unsigned char)text[n] & 0xC0) != 0x80 && ++columns == window.ws_col) break;
+    return n;
+}
+
 void log_progress(Log *log, const char *format, ...)
 {
     if (!log || log->silent || !log->to_stderr || !log->terminal) return;
     char text[512];
     FORMAT_INTO(text, format);
-    fprintf(stderr, "\r\033[K%s", text);
+    fprintf(stderr, "\r\033[K%.*s", bytes_that_fit(text), text);
     fflush(stderr);
     log->line_open = true;
 }

@@ -27,5 +27,5 @@ void log_line(Log *log, const char *format, ...) PRINTF_LIKE(2, 3);
 void log_warning(Log *log, const char *format, ...) PRINTF_LIKE(2, 3);
 /** To log.txt alone. */
 void log_file_line(Log *log, const char *format, ...) PRINTF_LIKE(2, 3);
-/** On a terminal one line that the next overwrites; elsewhere nothing (the caller logs plain lines). */
+/** On a terminal one line, cut to its width, that the next overwrites; elsewhere nothing (the caller logs plain lines). */
 void log_progress(Log *log, const char *format, ...) PRINTF_LIKE(2, 3);

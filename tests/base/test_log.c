@@ -1,3 +1,4 @@
+#define _XOPEN_SOURCE 600 /* pseudo terminals */
 #include "base/log.h"
 
 #include <fcntl.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -134,6 +136,37 @@ static void log__progress_overwrites_its_line_on_a_terminal(void **state)
     assert_string_equal(err, "\r\033[Kone\r\033[Ktwo\r\033[Kline\n\r\033[Kthree\n");
 }
 
+/* A line that wraps could not be overwritten. */
+static void log__progress_is_cut_to_the_terminals_width(void **state)
+{
+    (void)state;
+    int outer = posix_openpt(O_RDWR | O_NOCTTY);
+    if (outer < 0 || grantpt(outer) || unlockpt(outer)) skip();
+    int inner = open(ptsname(outer), O_RDWR | O_NOCTTY);
+    assert_true(inner >= 0);
+    struct winsize window = {.ws_row = 5, .ws_col = 10};
+    assert_int_equal(ioctl(inner, TIOCSWINSZ, &window), 0);
+    int before = dup(STDERR_FILENO);
+    dup2(inner, STDERR_FILENO);
+    Log log;
+    Status opened = log_open(&log, NULL, 0, true);
+    bool terminal = log.terminal;
+    log_progress(&log, "0123\xc3\xa9"
+                       "56789");
+    char text[64] = "";
+    ssize_t n = read(outer, text, sizeof text - 1);
+    log.line_open = false;
+    log_close(&log);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    close(inner);
+    close(outer);
+    assert_int_equal(opened, OK);
+    assert_true(terminal && n > 0);
+    assert_string_equal(text, "\r\033[K0123\xc3\xa9"
+                              "5678");
+}
+
 static void log__appends_to_what_is_there(void **state)
 {
     Place *p = *state;
@@ -239,6 +272,7 @@ int main(void)
         ROW(log__lines_have_time_and_rank_in_the_file),
         ROW(log__the_leading_rank_shows_its_lines),
         ROW(log__progress_overwrites_its_line_on_a_terminal),
+        ROW(log__progress_is_cut_to_the_terminals_width),
         ROW(log__appends_to_what_is_there),
         ROW(log__a_long_line_is_cut_and_ends),
         ROW(log__null_is_silent),
