@@ -87,8 +87,8 @@ Status optimizer_create_moments(ParamSet *set, OptimizerType type, Arena *arena)
 
 double lr_at(const LrScheduleSection *schedule, double base, int64_t step, int64_t n_steps)
 {
-    int64_t warmup =
-        (int64_t)(schedule->warmup < 1 ? schedule->warmup * (double)n_steps : schedule->warmup);
+    double w = schedule->warmup < 1 ? schedule->warmup * (double)n_steps : schedule->warmup;
+    int64_t warmup = (int64_t)fmin(w, 0x1p53);
     if (step < warmup) return base * (double)(step + 1) / (double)warmup;
     double t = n_steps > warmup ? (double)(step - warmup) / (double)(n_steps - warmup) : 0;
     switch (schedule->type) {
