@@ -70,7 +70,7 @@ const Command command_init = {
         "Makes a model to start from: norms 1, biases 0, everything else normal with "
         "initializer_range. Each element is "
         "drawn from (seed, tensor name, index), so the same seed gives the same model anywhere.",
-    .example = "stagewright init models/tiny --config examples/tiny --seed 1",
+    .example = "stagewright init models/tiny --config examples/addition/model --seed 1",
     .positions = positions,
     .options = options,
     .args_size = sizeof(InitArgs),

@@ -427,7 +427,7 @@ static Status read_generation(ModelConfig *config, json_t *root, const char *pat
 Status model_config_parse(ModelConfig **out, const ConfigText *text, Arena *arena, Log *log)
 {
     ModelConfig *config = ARENA_NEW(arena, ModelConfig, 1);
-    config->dir = text_copy(arena, text->dir);
+    config->dir = config->source = text_copy(arena, text->dir);
     TRY(parse_file(config, text->path, text->config, text->config_bytes, read_root, arena, log));
     if (text->generation)
         TRY(parse_file(config, path_join(arena, text->dir, "generation_config.json"),
@@ -453,7 +453,9 @@ Status model_config_read(ModelConfig **out, const char *path, Arena *arena, Log 
         TRY(file_read(arena, generation, &bytes, &text.generation_bytes));
         text.generation = bytes;
     }
-    return model_config_parse(out, &text, arena, log);
+    TRY(model_config_parse(out, &text, arena, log));
+    if (text.path == path) (*out)->source = text_copy(arena, path);
+    return OK;
 }
 
 bool model_config_is_moe(const ModelConfig *config, int64_t layer)

@@ -15,7 +15,8 @@ enum { EOS_MAX = 16 };
 
 typedef struct ModelConfig {
     const Family *family;
-    const char *dir;                 /* where it was read */
+    const char *dir;    /* where it was read */
+    const char *source; /* the folder again, or the config file that was named itself */
     int64_t n_layers, hidden, vocab; /* L, D, V */
     int64_t n_heads, n_kv_heads, head_dim;
     int64_t ffn_dense; /* F of dense layers */

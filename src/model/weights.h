@@ -95,7 +95,10 @@ typedef struct HfWrite {
 Status hf_write(const HfLayout *layout, const ParamSet *set, Comm *comm, const HfWrite *how,
                 const bool *present, Arena *scratch) MUST_USE;
 
-/** config, generation config, tokenizer and chat template files beside the weights, byte for byte. */
+/**
+ * config, generation config, tokenizer and chat template files, byte for byte: all files of a model's folder `from` but the
+ * weights; or, where `from` is a config file, that one as config.json and those beside it that are called as such files are.
+ */
 Status hf_copy_side_files(const char *to, const char *from, Arena *scratch) MUST_USE;
 /** The same, and config.json's dtype key(s) replaced when dtype is not DTYPE_COUNT. */
 Status hf_write_config(const char *to, const char *from, DType dtype, Arena *scratch) MUST_USE;

@@ -144,24 +144,49 @@ Status hf_write(const HfLayout *layout, const ParamSet *set, Comm *comm, const H
     return comm_agree(comm, status);
 }
 
-/* Everything in a folder that is no weights, or a folder of ours. */
+static bool matches_any(const char *const *patterns, const char *name)
+{
+    for (const char *const *p = patterns; *p; p++)
+        if (text_matches(*p, name)) return true;
+    return false;
+}
+
+/* Everything in a model's folder that is no weights, or a folder of ours. */
 static bool is_side_file(const char *name)
 {
-    static const char *const patterns[] = {"*.safetensors",
-                                           "*.safetensors.index.json",
-                                           "*.bin",
-                                           "*.bin.index.json",
-                                           "*.pt",
-                                           "*.pth",
-                                           "*.gguf",
-                                           "*.tmp",
-                                           ".*",
-                                           "state.json",
-                                           "manifest.json",
-                                           NULL};
-    for (const char *const *p = patterns; *p; p++)
-        if (text_matches(*p, name)) return false;
-    return true;
+    static const char *const weights[] = {"*.safetensors",
+                                          "*.safetensors.index.json",
+                                          "*.bin",
+                                          "*.bin.index.json",
+                                          "*.pt",
+                                          "*.pth",
+                                          "*.gguf",
+                                          "*.tmp",
+                                          ".*",
+                                          "state.json",
+                                          "manifest.json",
+                                          NULL};
+    return !matches_any(weights, name);
+}
+
+/* Of a folder that need not be a model's, what belongs to a config file in it. */
+static bool goes_with_config(const char *name)
+{
+    static const char *const files[] = {"generation_config.json",
+                                        "tokenizer*",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "*.tiktoken",
+                                        "chat_template*",
+                                        NULL};
+    return matches_any(files, name) && is_side_file(name);
+}
+
+static const char *config_path(const char *from, Arena *arena)
+{
+    return dir_exists(from) ? path_join(arena, from, "config.json") : from;
 }
 
 Status hf_copy_side_files(const char *to, const char *from, Arena *scratch)
@@ -169,12 +194,18 @@ Status hf_copy_side_files(const char *to, const char *from, Arena *scratch)
     ArenaMark mark = arena_mark(scratch);
     char **names;
     int n;
-    TRY(dir_list(scratch, from, &names, &n));
+    bool whole = dir_exists(from);
+    const char *slash = strrchr(from, '/');
+    const char *dir = whole   ? from
+                      : slash ? text_copy_n(scratch, from, (size_t)(slash + 1 - from))
+                              : ".";
+    TRY(dir_list(scratch, dir, &names, &n));
     for (int i = 0; i < n; i++) {
-        const char *path = path_join(scratch, from, names[i]);
-        if (is_side_file(names[i]) && file_exists(path))
+        const char *path = path_join(scratch, dir, names[i]);
+        if ((whole ? is_side_file : goes_with_config)(names[i]) && file_exists(path))
             TRY(file_copy(path_join(scratch, to, names[i]), path));
     }
+    if (!whole) TRY(file_copy(path_join(scratch, to, "config.json"), from));
     arena_rewind(scratch, mark);
     return OK;
 }
@@ -205,7 +236,7 @@ Status hf_write_config(const char *to, const char *from, DType dtype, Arena *scr
     static const char *const keys[] = {"\"torch_dtype\"", "\"dtype\""};
     ArenaMark mark = arena_mark(scratch);
     char *text;
-    TRY(file_read(scratch, path_join(scratch, from, "config.json"), &text, NULL));
+    TRY(file_read(scratch, config_path(from, scratch), &text, NULL));
     for (int i = 0; i < 2; i++) {
         size_t n;
         char *value = find_value(text, keys[i], &n);

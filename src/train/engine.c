@@ -109,7 +109,7 @@ Status engine_set_side_files(Engine *e, const char *dir)
 
 static Status create_local(Engine *e, const EngineSetup *setup, Log *log)
 {
-    TRY(engine_set_side_files(e, e->model->dir));
+    TRY(engine_set_side_files(e, e->model->source));
     TRY(build_schedules(e, setup));
     const ParallelSection *p = &setup->config->parallel;
     if (p->layer_split.at && p->layer_split.n != e->n_stages)

@@ -46,7 +46,7 @@ typedef struct Engine {
     ShardIndex *source; /* NULL: random values */
     HfLayout *layout;
     Tensor tied_grad;      /* what the other holder of a tied pair sends; null when not needed */
-    char side_files[4096]; /* folder of the config, tokenizer, … files that saving copies */
+    char side_files[4096]; /* where saving copies config, tokenizer, … from (hf_copy_side_files) */
 } Engine;
 
 /**
