@@ -152,6 +152,14 @@ static Status collect(Job *job)
     return add_messages(job, message, n);
 }
 
+/* Neither configuration names one: then the tokenizer's, as for training texts. */
+static void take_eos_of_tokenizer(Setup *s)
+{
+    int32_t id = setup_eos(s);
+    if (s->model->n_eos || id < 0) return;
+    s->model->eos[s->model->n_eos++] = id;
+}
+
 static Status check_prompts(const Job *job)
 {
     const Prompts *p = &job->prompts;
@@ -175,6 +183,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
     Job job = {.args = args, .setup = &s, .arena = arena};
     trained_tokens_init(&job.prompts.ids);
     Status status = setup_tokenizer(&s, true);
+    if (status == OK) take_eos_of_tokenizer(&s);
     if (status == OK) status = collect(&job);
     if (status == OK) status = check_prompts(&job);
     if (status == OK && job.prompts.n) {

@@ -259,10 +259,7 @@ static Status read_dtype(ModelConfig *config, const json_t *root, const char *pa
     static const struct {
         const char *name;
         DType dtype;
-    } names[] = {{"float32", DTYPE_F32},
-                 {"bfloat16", DTYPE_BF16},
-                 {"float16", DTYPE_F16},
-                 {"float64", DTYPE_F64}};
+    } names[] = {{"float32", DTYPE_F32}, {"bfloat16", DTYPE_BF16}, {"float16", DTYPE_F16}};
     const char *old, *name;
     TRY(json_get_string_or(root, path, "torch_dtype", "float32", &old));
     TRY(json_get_string_or(root, path, "dtype", old, &name));
