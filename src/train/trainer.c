@@ -72,8 +72,8 @@ static void show(Trainer *t, const Metrics *m)
     bool due = m->step % t->config->log.interval == 0 || m->step == t->plan->n_steps;
     if (t->log.terminal) {
         int64_t seconds = (int64_t)fmin(left, 1e15);
-        log_progress(&t->log, "%s  %lld:%02d left", line, (long long)(seconds / 60),
-                     (int)(seconds % 60));
+        log_progress(&t->log, "%lld:%02d left  %s", (long long)(seconds / 60), (int)(seconds % 60),
+                     line);
         if (due) log_file_line(&t->log, "%s", line);
     } else if (due) {
         log_line(&t->log, "%s", line);
