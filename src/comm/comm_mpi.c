@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TAG_ENVELOPE = 0, N_TAGS = 32767, CUT = 1 << 30 };
+enum { TAG_ENVELOPE = 0, N_TAGS = 32767, PIECE_BYTES = 1 << 30 };
 
 /* Announces a message, or says that its sender left. */
 typedef struct Envelope {
@@ -47,7 +47,8 @@ typedef struct NodeChunk {
 struct MpiWorld {
     Comm comm;
     MPI_Comm mpi;
-    size_t cut; /* longest message for MPI */
+    size_t piece_bytes; /* longest message for MPI */
+    int n_tags;
     Peer *peer_r;
     Envelope incoming; /* where the next envelope of anybody goes */
     MPI_Request listening;
@@ -153,11 +154,11 @@ static MPI_Request *node_part(Node *node)
 /* Give MPI the bytes of a message. All pieces at once: one waited for may need the other's progress. */
 static void transfer(MpiWorld *w, Node *node, uint64_t number)
 {
-    int tag = 1 + (int)(number % N_TAGS);
+    int tag = 1 + (int)(number % (uint64_t)w->n_tags);
     char *data = node->data;
     size_t bytes = node->envelope.bytes;
-    for (size_t at = 0; at < bytes; at += w->cut) {
-        int n = (int)(bytes - at < w->cut ? bytes - at : w->cut);
+    for (size_t at = 0; at < bytes; at += w->piece_bytes) {
+        int n = (int)(bytes - at < w->piece_bytes ? bytes - at : w->piece_bytes);
         MPI_Request *part = node_part(node);
         if (node->is_send)
             must(MPI_Isend(data + at, n, MPI_BYTE, node->peer, tag, w->mpi, part), "send");
@@ -173,11 +174,6 @@ static bool all_done(MPI_Request *request, int n)
     for (int i = 0; i < n && done; i++)
         must(MPI_Test(&request[i], &done, MPI_STATUS_IGNORE), "test");
     return done != 0;
-}
-
-static bool node_done(Node *node)
-{
-    return all_done(node->part, node->n_parts);
 }
 
 /* ---- matching ------------------------------------------------------------------------------------ */
@@ -224,9 +220,9 @@ static void take_envelope(MpiWorld *w, int from, const Envelope *envelope)
     }
     /* See the header: the bytes of these two would have one MPI tag. */
     const Node *oldest = peer->arrived.first;
-    if (oldest && envelope->number - oldest->envelope.number >= N_TAGS)
+    if (oldest && envelope->number - oldest->envelope.number >= (uint64_t)w->n_tags)
         die("comm mpi: too many messages from rank %d that rank %d has not asked for (%d)", from,
-            w->comm.rank, N_TAGS);
+            w->comm.rank, w->n_tags);
     Node *stored = node_take(w);
     stored->peer = from;
     stored->envelope = *envelope;
@@ -291,24 +287,27 @@ static CommRequest mpi_irecv(Comm *comm, void *data, size_t bytes, int from, uin
     return (CommRequest){node, from};
 }
 
+static bool is_done(Node *node)
+{
+    return (node->is_send || node->matched) && all_done(node->part, node->n_parts);
+}
+
 static CommState mpi_test(Comm *comm, CommRequest *request)
 {
     MpiWorld *w = comm->state;
-    progress(w);
     Node *node = request->node;
     if (!node) return COMM_DONE;
-    CommState state = COMM_PENDING;
-    if (node->is_send || node->matched) {
-        if (node_done(node)) state = COMM_DONE;
-    } else if (w->peer_r[node->peer].left) {
-        /* Its last envelope is here, and none of them fits. */
-        Queue *posted = &w->peer_r[node->peer].posted;
-        Node **link = &posted->first;
+    CommState state = COMM_DONE;
+    if (!is_done(node)) {
+        progress(w);
+        Peer *peer = &w->peer_r[node->peer];
+        if (node->is_send || node->matched || !peer->left) return COMM_PENDING;
+        /* The peer's last envelope is here, and none of them fits. */
+        Node **link = &peer->posted.first;
         while (*link != node) link = &(*link)->next;
-        queue_take(posted, link);
+        queue_take(&peer->posted, link);
         state = COMM_LOST;
     }
-    if (state == COMM_PENDING) return state;
     node_give_back(w, node);
     *request = (CommRequest){0};
     return state;
@@ -368,7 +367,8 @@ Status mpi_world_create(MpiWorld **out)
     TRY(check_library(threads));
     MpiWorld *w = calloc(1, sizeof *w);
     if (!w) return FAIL(ERR_MEMORY, "out of memory: MPI ranks");
-    w->cut = CUT;
+    w->piece_bytes = PIECE_BYTES;
+    w->n_tags = N_TAGS;
     w->comm = (Comm){.name = "mpi",
                      .isend = mpi_isend,
                      .irecv = mpi_irecv,
@@ -419,7 +419,7 @@ void mpi_world_leave(MpiWorld *w, Status status)
 
 static bool nothing_on_its_way(MpiWorld *w)
 {
-    while (w->dropped.first && node_done(w->dropped.first)) {
+    while (w->dropped.first && is_done(w->dropped.first)) {
         Node *node = queue_take(&w->dropped, &w->dropped.first);
         free(node->data);
         node_give_back(w, node);
@@ -462,7 +462,8 @@ void mpi_world_free(MpiWorld **out)
     die_hook(NULL);
 }
 
-void mpi_world_cut(MpiWorld *w, size_t bytes)
+void mpi_world_shrink(MpiWorld *w, size_t piece_bytes, int n_tags)
 {
-    w->cut = bytes;
+    w->piece_bytes = piece_bytes;
+    w->n_tags = n_tags;
 }

@@ -45,5 +45,8 @@ void mpi_world_free(MpiWorld **world);
 /** End all processes at once with this exit code (MPI_Abort). */
 _Noreturn void mpi_world_abort(int exit_code);
 
-/** Cut messages into pieces of so many bytes instead of 1 GiB (MPI counts with int); for tests. */
-void mpi_world_cut(MpiWorld *world, size_t bytes);
+/**
+ * For tests: pieces of at most so many bytes instead of 1 GiB (MPI counts with int), and so many tags
+ * instead of 32767. The same on all ranks, while no message is on its way.
+ */
+void mpi_world_shrink(MpiWorld *world, size_t piece_bytes, int n_tags);

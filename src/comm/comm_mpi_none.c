@@ -45,7 +45,7 @@ void mpi_world_abort(int exit_code)
     _exit(exit_code);
 }
 
-void mpi_world_cut(MpiWorld *world, size_t bytes)
+void mpi_world_shrink(MpiWorld *world, size_t piece_bytes, int n_tags)
 {
-    (void)world, (void)bytes;
+    (void)world, (void)piece_bytes, (void)n_tags;
 }

@@ -1,0 +1,87 @@
+#pragma once
+/**
+ * Ranks started as processes by the launcher of the MPI that the build has (SW_MPIEXEC, SW_MPI; not
+ * defined without one). Include after cmocka.h.
+ */
+#include "cases/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/** The launcher's options, then -n N PROGRAM; the program's arguments follow. */
+static inline void add_launch(Arguments *args, int n_ranks, const char *program)
+{
+#ifdef SW_MPI
+    if (args->n == 0 && !strcmp(SW_MPI, "openmpi")) {
+        static const char *const options[] = {"--allow-run-as-root", "--oversubscribe", "--bind-to",
+                                              "none"};
+        for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+            arguments_add(args, "%s", options[i]);
+    }
+#endif
+    arguments_add(args, "-n");
+    arguments_add(args, "%d", n_ranks);
+    arguments_add(args, "%s", program);
+}
+
+/** One more group of ranks, with arguments of their own. */
+static inline void add_group(Arguments *args, int n_ranks, const char *program)
+{
+    arguments_add(args, ":");
+    add_launch(args, n_ranks, program);
+}
+
+typedef struct Launched {
+    int status;     /* of the launcher */
+    int n_errors;   /* lines that begin "stagewright: error: " */
+    char text[512]; /* the first of them, after that */
+    double seconds;
+} Launched;
+
+/** Start, wait, look at what was said. Frees the arguments. */
+static inline Launched launch(Arguments *args, const char *folder)
+{
+#ifdef SW_MPIEXEC
+    const char *launcher = SW_MPIEXEC;
+#else
+    const char *launcher = "/bin/false";
+#endif
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    Launched result = {.status = program_run(launcher, args, folder, 120)};
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    result.seconds =
+        (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    FILE *file = fopen(path_in(folder, "err.txt"), "r");
+    char line[2048];
+    static const char prefix[] = "stagewright: error: ";
+    while (file && fgets(line, sizeof line, file)) {
+        const char *found = strstr(line, prefix);
+        if (found && !result.n_errors++)
+            snprintf(result.text, sizeof result.text, "%.500s", found + strlen(prefix));
+    }
+    if (file) fclose(file);
+    result.text[strcspn(result.text, "\n")] = '\0';
+    arguments_free(args);
+    return result;
+}
+
+/** As launch; the test fails, and what was said is shown, unless it ended so. words NULL: no error. */
+static inline Launched launch_ends(Arguments *args, const char *folder, int status,
+                                   const char *words)
+{
+    char what[512] = "";
+    for (int i = 0; i < args->n; i++)
+        snprintf(what + strlen(what), sizeof what - strlen(what), " %.100s", args->at[i]);
+    Launched got = launch(args, folder);
+    bool right = got.status == status && got.n_errors == (words ? 1 : 0) &&
+                 (!words || strstr(got.text, words));
+    if (!right) {
+        file_show(path_in(folder, "err.txt"));
+        fail_msg("%s: exit %d (expected %d), %d errors, the first \"%s\" (expected \"%s\")", what,
+                 got.status, status, got.n_errors, got.text, words ? words : "none");
+    }
+    return got;
+}
