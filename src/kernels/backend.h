@@ -14,8 +14,7 @@
  *   Determinism: results depend on shapes and values only, never on n_threads: parallel blocks have borders
  *                fixed by shapes, partial sums are added in block order (numerics.md 12).
  *   Memory:      temporaries come from args.scratch (rewound before return) where a call has one.
- *   Threads:     a call opens its own parallel region of be->n_threads; library products inside are
- *                single-threaded.
+ *   Threads:     a call opens its own parallel region of be->n_threads, or none when there is little to do.
  */
 #include "core/tensor.h"
 
@@ -93,7 +92,7 @@ typedef struct AttentionBackwardArgs {
 
 /**
  * Softmax router (numerics.md 5): p = softmax(logit) in f32+; id_tk = the K largest in descending order, ties to the
- * lower index; weight_tk = p[id], divided by their sum if normalise; lse_t = log sum exp(logit).
+ * lower index (compared as logits, whose order p has: no rounding makes a tie); weight_tk = p[id], divided by their sum if normalise; lse_t = log sum exp(logit).
  * Statistics: count_e [E] I64 = how often each expert was chosen; prob_sum_e [E] F64 = sum_t p_te.
  */
 typedef struct RouterArgs {

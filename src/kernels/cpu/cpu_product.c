@@ -92,23 +92,84 @@ static inline void transpose_four(float *packed, int64_t width, const float *x0,
         *(vec4_unaligned *)packed = (vec4){x0[kk], x1[kk], x2[kk], x3[kk]};
 }
 
+#if defined(__AVX512F__)
 /*
- * packed [k, width] = the transpose of x [rows, k] with row stride ld, padded with finite numbers. Up to three rows that make
- * no four go first, the last one in place of the missing ones: what this writes too far is overwritten by the next row of
- * packed or by the fours, but for the last row's, for which packed has PACK_SLACK elements more.
+ * packed[k][0 … lanes-1] = x[0][k], …, x[rows-1][k], rows of x ld and rows of packed width apart; behind the last row it is repeated.
+ * 16 x 16 numbers at a time: four by four within the quarters of a register, then the quarters.
+ */
+static void transpose_sixteen(float *packed, int64_t width, int64_t lanes, const float *x,
+                              int64_t ld, int64_t rows, int64_t k)
+{
+    for (int64_t kk = 0; kk < k; kk += 16, x += 16, packed += 16 * width) {
+        __m512 r[16], t[16];
+        int64_t left = k - kk;
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) r[i] = vec_load_to(x + (i < rows ? i : rows - 1) * ld, left);
+#pragma GCC unroll 4
+        for (int g = 0; g < 16; g += 4) {
+            __m512d low0 = _mm512_castps_pd(_mm512_unpacklo_ps(r[g], r[g + 1]));
+            __m512d high0 = _mm512_castps_pd(_mm512_unpackhi_ps(r[g], r[g + 1]));
+            __m512d low1 = _mm512_castps_pd(_mm512_unpacklo_ps(r[g + 2], r[g + 3]));
+            __m512d high1 = _mm512_castps_pd(_mm512_unpackhi_ps(r[g + 2], r[g + 3]));
+            t[g] = _mm512_castpd_ps(_mm512_unpacklo_pd(low0, low1));
+            t[g + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low0, low1));
+            t[g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high0, high1));
+            t[g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high0, high1));
+        }
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) { /* quarter q of t[4g + j]: rows 4g … 4g + 3, column 4q + j */
+            __m512 a = _mm512_shuffle_f32x4(t[j], t[4 + j], 0x44);
+            __m512 b = _mm512_shuffle_f32x4(t[j], t[4 + j], 0xee);
+            __m512 c = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0x44);
+            __m512 d = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0xee);
+            r[j] = _mm512_shuffle_f32x4(a, c, 0x88);
+            r[4 + j] = _mm512_shuffle_f32x4(a, c, 0xdd);
+            r[8 + j] = _mm512_shuffle_f32x4(b, d, 0x88);
+            r[12 + j] = _mm512_shuffle_f32x4(b, d, 0xdd);
+        }
+        __mmask16 mask = (__mmask16)((1u << lanes) - 1);
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++)
+            if (i < left) _mm512_mask_storeu_ps(packed + i * width, mask, r[i]);
+    }
+}
+
+/* How many of the rows go in sixteens, the last group perhaps not full. */
+static int64_t rows_in_sixteens(int64_t rows)
+{
+    return rows % 16 > 4 ? rows : rows / 16 * 16;
+}
+#endif
+
+/*
+ * packed [k, width] = the transpose of x [rows, k] with row stride ld; columns beyond rows hold initialised numbers that
+ * don't matter. Up to three rows that make no four go first, the last one in place of the missing ones: what this writes too far is overwritten by the next row of
+ * packed or by the other rows, but for the last row's, for which packed has PACK_SLACK elements more.
  */
 static void pack_transposed(float *packed, int64_t width, const float *x, int64_t ld, int64_t rows,
                             int64_t k)
 {
-    int64_t fours = rows / 4 * 4, rest = rows - fours;
-    if (width >= fours + 4 + (rest > 0 ? 4 : 0))
-        memset(packed, 0, (size_t)(k * width) * sizeof *packed);
+    int64_t fours = 0; /* where rows in fours begin */
+#if defined(__AVX512F__)
+    fours = rows_in_sixteens(rows);
+#endif
+    int64_t rest = (rows - fours) % 4, rest_at = rows - rest;
+    int64_t written = rest > 0 ? rest_at + 4 : rows;
+    if (rows == fours) written = (rows + 15) / 16 * 16;
+    if (width > written) memset(packed, 0, (size_t)(k * width) * sizeof *packed);
     if (rest > 0) {
-        const float *x0 = x + fours * ld, *last = x0 + (rest - 1) * ld;
-        transpose_four(packed + fours, width, x0, rest > 1 ? x0 + ld : last, last, last, k);
+        const float *x0 = x + rest_at * ld, *last = x0 + (rest - 1) * ld;
+        transpose_four(packed + rest_at, width, x0, rest > 1 ? x0 + ld : last, last, last, k);
     }
-    for (int64_t i = 0; i < fours; i += 4, x += 4 * ld)
-        transpose_four(packed + i, width, x, x + ld, x + 2 * ld, x + 3 * ld, k);
+    for (int64_t i = fours; i < rest_at; i += 4) {
+        const float *x0 = x + i * ld;
+        transpose_four(packed + i, width, x0, x0 + ld, x0 + 2 * ld, x0 + 3 * ld, k);
+    }
+#if defined(__AVX512F__)
+    for (int64_t i = 0; i < fours; i += 16)
+        transpose_sixteen(packed + i, width, cpu_smaller(width - i, 16), x + i * ld, ld,
+                          cpu_smaller(rows - i, 16), k);
+#endif
 }
 
 /* packed [k, width] = x [k, cols] with row stride ld, zeros behind; width at most TILE_COLS. */
