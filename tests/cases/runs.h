@@ -350,7 +350,7 @@ static inline bool same_metrics(const char *path, const char *want_path)
 /** Metrics, weights and moments of the checkpoint after `step`, and the exported folder. */
 static inline bool same_run(const char *run_path, const char *want_path, int step)
 {
-    char run[256], want[256], own[512], other[512]; /* path_in's are gone a few calls later */
+    char run[512], want[512], own[1024], other[1024]; /* path_in's are gone a few calls later */
     snprintf(run, sizeof run, "%s", run_path);
     snprintf(want, sizeof want, "%s", want_path);
     bool ok = same_metrics(path_in(run, "metrics.jsonl"), path_in(want, "metrics.jsonl"));
