@@ -19,9 +19,9 @@ clang   file:/usr/lib/llvm-14/lib/clang/*/include/omp.h                     libo
 clang   file:/usr/lib/llvm-14/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a  libclang-rt-14-dev
 '
 
-say() # TEXT…: a line of our own
+say() # LINE…
 {
-    printf '%s\n' "$*"
+    printf '%s\n' "$@"
 }
 
 is_there() # PROBE
