@@ -94,8 +94,8 @@ static inline void transpose_four(float *packed, int64_t width, const float *x0,
 
 #if defined(__AVX512F__)
 /*
- * packed[k][0 … lanes-1] = x[0][k], …, x[rows-1][k], rows of x ld and rows of packed width apart; behind the last row it is repeated.
- * 16 x 16 numbers at a time: four by four within the quarters of a register, then the quarters.
+ * packed[k][0 … lanes-1] = x[0][k], …, x[rows-1][k], rows of x ld and rows of packed width apart; behind the last row
+ * it is repeated. 16 x 16 numbers at a time: four by four within the quarters of a register, then the quarters.
  */
 static void transpose_sixteen(float *packed, int64_t width, int64_t lanes, const float *x,
                               int64_t ld, int64_t rows, int64_t k)
@@ -142,9 +142,10 @@ static int64_t rows_in_sixteens(int64_t rows)
 #endif
 
 /*
- * packed [k, width] = the transpose of x [rows, k] with row stride ld; columns beyond rows hold initialised numbers that
- * don't matter. Up to three rows that make no four go first, the last one in place of the missing ones: what this writes too far is overwritten by the next row of
- * packed or by the other rows, but for the last row's, for which packed has PACK_SLACK elements more.
+ * packed [k, width] = the transpose of x [rows, k] with row stride ld; columns beyond rows hold initialised numbers
+ * that don't matter. Up to three rows that make no four go first, the last one in place of the missing ones: what
+ * this writes too far is overwritten by the next row of packed or by the other rows, but for the last row's, for which
+ * packed has PACK_SLACK elements more.
  */
 static void pack_transposed(float *packed, int64_t width, const float *x, int64_t ld, int64_t rows,
                             int64_t k)
