@@ -1,6 +1,7 @@
 #include "cli/command.h"
 #include "cli/setup.h"
 #include "io/file.h"
+#include "model/partition.h"
 
 #include <signal.h>
 #include <stddef.h>
@@ -91,8 +92,18 @@ static Status open_run(Setup *s)
     return file_write_atomic(path_join(s->arena, output, "config.yaml"), text.text, text.length);
 }
 
+/* Told again where stages are made; here, before the data has taken its time. */
+static Status check_layers(const Setup *s)
+{
+    const ParallelSection *p = &s->config.parallel;
+    int n_stages = p->pp_size * p->num_virtual_stages;
+    LayerRange *range = ARENA_NEW(s->arena, LayerRange, n_stages);
+    return partition_layers(range, n_stages, p->layer_split.at, s->model, 1, s->arena);
+}
+
 static Status open_data(Setup *s, Dataset **train, Dataset **eval)
 {
+    TRY(check_layers(s));
     if (s->config.train.steps == 0) return OK;
     TRY(setup_dataset(train, s, "data.train", &s->config.data.train, true));
     return s->config.data.eval.n ? setup_dataset(eval, s, "data.eval", &s->config.data.eval, false)

@@ -1,0 +1,71 @@
+#include "program.h"
+
+static const char config_text[] =
+    "{\"model_type\": \"qwen3\", \"hidden_size\": 8, \"num_hidden_layers\": 2, \"vocab_size\": "
+    "11,\n"
+    " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 4,\n"
+    " \"intermediate_size\": 8}\n";
+
+/* A configuration, and beside it a model without weights and three rows of ids; the run's folder is out. */
+static const char *run_yaml(Temp *temp, const char *data)
+{
+    temp_file(temp, "config.json", config_text, strlen(config_text));
+    static const char rows[] =
+        "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5]}\n{\"input_ids\": [6]}\n";
+    temp_file(temp, "rows.jsonl", rows, strlen(rows));
+    const char *yaml =
+        text_format(&temp->arena,
+                    "model: {path: '%s', init: true}\n"
+                    "data: {train: ['%s']}\n"
+                    "train: {output: '%s', steps: 2, global_batch_size: 2, "
+                    "threads: 1}\n",
+                    temp_path(temp, "."), temp_path(temp, data), temp_path(temp, "out"));
+    return temp_file(temp, "run.yaml", yaml, strlen(yaml));
+}
+
+static void train__layers_that_do_not_fit_are_told_before_data_is_read(void **state)
+{
+    Temp *temp = *state;
+    const char *yaml = run_yaml(temp, "missing.jsonl");
+    static const struct {
+        const char *sets, *words[4];
+    } rows[] = {
+        {"--set parallel.pp_size=3", {"parallel.pp_size", "3", "2"}},
+        {"--set parallel.pp_size=2 --set parallel.layer_split=[1,2]",
+         {"parallel.layer_split", "3", "2"}},
+        {"", {"missing.jsonl"}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_refused(temp, text_format(&temp->arena, "train '%s' %s", yaml, rows[i].sets),
+                       rows[i].words);
+        assert_false(dir_exists(temp_path(temp, "out")));
+    }
+}
+
+/* Where checkpoints should go there is a file: the steps run, saving does not. */
+static void train__a_failure_after_the_start_is_1_and_in_the_log(void **state)
+{
+    Temp *temp = *state;
+    const char *yaml = run_yaml(temp, "rows.jsonl");
+    assert_ok(dir_create(temp_path(temp, "out")));
+    temp_file(temp, "out/checkpoints", "x", 1);
+    Ran ran =
+        run_program(temp, text_format(&temp->arena, "train '%s' --set parallel.pp_size=2", yaml));
+    assert_int_equal(ran.status, 1);
+    const char *error = strstr(ran.err, "stagewright: error: ");
+    assert_non_null(error);
+    assert_null(strstr(error + 1, "stagewright: error: "));
+    assert_says("train", error, WORDS("out/checkpoints"));
+    char *log;
+    assert_ok(file_read(&temp->arena, temp_path(temp, "out/log.txt"), &log, NULL));
+    assert_says("log.txt", log, WORDS(" rank 0: step 2/2", " rank 0: stagewright: error: "));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEMP_TEST(train__layers_that_do_not_fit_are_told_before_data_is_read),
+        TEMP_TEST(train__a_failure_after_the_start_is_1_and_in_the_log),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
