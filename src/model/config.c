@@ -379,9 +379,10 @@ static Status read_root(ModelConfig *config, json_t *root, const char *path, Are
     }
     if (!config->family) {
         const char *near = text_nearest(type, names);
-        return FAIL(ERR_UNSUPPORTED,
-                    "%s: key model_type: not available (found %s, expected qwen3_moe or qwen3%s%s)",
-                    path, type, near ? "; nearest is " : "", near ? near : "");
+        return FAIL(
+            ERR_UNSUPPORTED,
+            "%s: key model_type: not available yet (found %s, expected qwen3_moe or qwen3%s%s)",
+            path, type, near ? "; nearest is " : "", near ? near : "");
     }
     for (const ConfigField *f = config->family->fields; f->key; f++)
         TRY(read_field(config, f, root, path));
