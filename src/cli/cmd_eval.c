@@ -33,7 +33,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
     Dataset *data = NULL;
     EvalResult result;
     Status status = setup_dataset(&data, &s, "--data", &sources, false);
-    status = world_all_ok(world, status);
+    if (status == OK) status = setup_same_data(&s, "--data", data);
     if (status == OK) {
         EvalPlan plan = {&s.config, s.model, s.config.model.init ? NULL : args->model, data};
         status = launch_eval(world, &result, &plan);

@@ -30,6 +30,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
     if (plan.n_rows > 1000000)
         return FAIL(ERR_USAGE, "%s: too many lines (found %lld, expected at most 1000000)",
                     args->batch, (long long)plan.n_rows);
+    TRY(setup_same_rows(&s, args->batch, rows, plan.n_rows));
     TRY(world_all_ok(world, world->rank == 0 ? dir_create(args->out) : OK));
     return launch_probe(world, &plan);
 }

@@ -127,7 +127,8 @@ static Status run(const void *args_, const World *world, Arena *arena)
     plan.eval = eval;
     plan.n_steps = train ? train_n_steps(&s.config, dataset_n_rows(train)) : 0;
     /* All data is read before the folder is made, and the folder made before anybody writes to it. */
-    status = world_all_ok(world, status);
+    if (status == OK && train) status = setup_same_data(&s, "data.train", train);
+    if (status == OK && eval) status = setup_same_data(&s, "data.eval", eval);
     if (status == OK) status = world_all_ok(world, world->rank == 0 ? open_run(&s) : OK);
     if (status == OK) {
         catch_signals(world->launched);

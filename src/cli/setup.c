@@ -1,7 +1,9 @@
 #include "cli/setup.h"
 #include "io/file.h"
+#include "io/hash.h"
 
 #include <math.h>
+#include <string.h>
 
 Status setup_read_model(Setup *s, const char *dir)
 {
@@ -17,6 +19,31 @@ Status setup_read_model(Setup *s, const char *dir)
     return OK;
 }
 
+/* Ranks with different layouts or learning rates would wait for each other for ever, or worse, not. */
+static Status same_config(const Setup *s, const char *place)
+{
+    if (!s->world || s->world->size == 1) return OK;
+    TextBuffer text;
+    text_buffer_init(&text, s->arena);
+    config_dump(&text, &s->config);
+    int64_t bytes = (int64_t)text.length;
+    TRY(world_share(s->world, &bytes, sizeof bytes));
+    char *first = arena_take(s->arena, (size_t)bytes + 1);
+    if (s->world->rank == 0) memcpy(first, text.text, text.length);
+    TRY(world_share(s->world, first, (size_t)bytes));
+    TrainConfig config;
+    TRY(config_parse(&config, "process 0", first, (size_t)bytes, s->arena));
+    ConfigChange *change;
+    int n;
+    config_diff(&config, &s->config, s->arena, &change, &n);
+    for (int i = 0; i < n; i++)
+        if (strcmp(change[i].key, "train.threads") != 0)
+            return FAIL(ERR_USAGE,
+                        "%s: %s differs between processes (found %s, expected %s of process 0)",
+                        place, change[i].key, change[i].after, change[i].before);
+    return OK;
+}
+
 Status setup_create(Setup *out, const char *file, const TextList *sets, const char *model_path,
                     const World *world, Arena *arena)
 {
@@ -29,8 +56,10 @@ Status setup_create(Setup *out, const char *file, const TextList *sets, const ch
     TRY(config_load(&out->config, file, sets->at, sets->n, arena));
     if (model_path) out->config.model.path = model_path;
     int n_ranks;
-    TRY(config_fit_world(&out->config, world && world->launched, world ? world->size : 1,
-                         file ? file : "--set", &n_ranks));
+    const char *place = file ? file : "--set";
+    TRY(config_fit_world(&out->config, world && world->launched, world ? world->size : 1, place,
+                         &n_ranks));
+    TRY(same_config(out, place));
     return setup_read_model(out, out->config.model.path);
 }
 
@@ -38,6 +67,38 @@ void setup_free(Setup *setup)
 {
     tokenizer_free(&setup->tokenizer);
     log_close(&setup->log);
+}
+
+static uint64_t hash_rows(uint64_t before, const Row *row, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        size_t tokens = (size_t)row[i].n_tokens;
+        const uint64_t parts[] = {
+            before, hash_bytes(row[i].id_t, tokens * sizeof *row[i].id_t),
+            hash_bytes(row[i].trained_t, tokens),
+            row[i].label_t ? hash_bytes(row[i].label_t, tokens * sizeof *row[i].label_t) : 0,
+            hash_bytes(row[i].cu_seqlens,
+                       ((size_t)row[i].n_segments + 1) * sizeof *row[i].cu_seqlens)};
+        before = hash_bytes(parts, sizeof parts);
+    }
+    return before;
+}
+
+Status setup_same_rows(const Setup *s, const char *key, const Row *row, int64_t n)
+{
+    return s->world->size > 1 ? world_same(s->world, key, hash_rows(0, row, n)) : OK;
+}
+
+Status setup_same_data(const Setup *s, const char *key, const Dataset *data)
+{
+    if (s->world->size == 1) return OK;
+    uint64_t hash = 0;
+    for (int64_t i = 0, n = dataset_n_rows(data); i < n; i++) {
+        Row row;
+        dataset_rows(data, i, 1, &row);
+        hash = hash_rows(hash, &row, 1);
+    }
+    return world_same(s->world, key, hash);
 }
 
 Status setup_tokenizer(Setup *s, bool needed)

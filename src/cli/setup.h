@@ -22,6 +22,10 @@ Status setup_create(Setup *out, const char *file, const TextList *sets, const ch
 Status setup_read_model(Setup *setup, const char *dir) MUST_USE;
 void setup_free(Setup *setup);
 
+/** Launched: all processes have read the same rows (key names them in messages). Collective: over the processes. */
+Status setup_same_rows(const Setup *setup, const char *key, const Row *row, int64_t n) MUST_USE;
+Status setup_same_data(const Setup *setup, const char *key, const Dataset *data) MUST_USE;
+
 /** Open tokenizer.json of the model's folder if it is there; `needed`: an error if not. */
 Status setup_tokenizer(Setup *setup, bool needed) MUST_USE;
 /** The id that ends a text (append_eos): the model's first, else tokenizer_config's; -1: none. */

@@ -225,6 +225,19 @@ Status world_all_ok(const World *world, Status own)
     return world->comm ? comm_barrier(world->comm) : OK;
 }
 
+Status world_same(const World *world, const char *what, uint64_t number)
+{
+    if (!world->comm) return OK;
+    int64_t least, most;
+    memcpy(&least, &number, sizeof least);
+    most = least;
+    TRY(comm_min_i64(world->comm, &least, 1));
+    TRY(comm_max_i64(world->comm, &most, 1));
+    if (least == most) return OK;
+    return FAIL(ERR_USAGE, "%s: the %d processes found different ones (expected the same on all)",
+                what, world->size);
+}
+
 Status world_share(const World *world, void *data, size_t bytes)
 {
     return world->comm ? comm_broadcast(world->comm, data, bytes, 0) : OK;

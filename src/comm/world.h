@@ -48,6 +48,8 @@ Status world_run(const World *world, int n_ranks, Status (*body)(Comm *comm, voi
  * others' work (as it would in comm_agree): it must return to world_settle, and the others get ERR_PEER.
  */
 Status world_all_ok(const World *world, Status own) MUST_USE;
+/** ERR_USAGE that names `what` unless all processes come with the same number; alone OK. Collective. */
+Status world_same(const World *world, const char *what, uint64_t number) MUST_USE;
 /** data [bytes] of process 0 to all. */
 Status world_share(const World *world, void *data, size_t bytes) MUST_USE;
 
