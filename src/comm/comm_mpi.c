@@ -410,7 +410,7 @@ void mpi_world_leave(MpiWorld *w, Status status)
         Queue *arrived = &w->peer_r[r].arrived;
         while (arrived->first) drop(w, queue_take(arrived, &arrived->first));
     }
-    w->farewell = (Envelope){.is_end = true, .status = status};
+    w->farewell = (Envelope){.is_end = true, .status = (int32_t)status};
     for (int r = 0; r < w->comm.size; r++)
         must(MPI_Isend(&w->farewell, (int)sizeof w->farewell, MPI_BYTE, r, TAG_ENVELOPE, w->mpi,
                        &w->farewell_r[r]),
