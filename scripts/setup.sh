@@ -13,6 +13,8 @@ build   pkg:libpcre2-8                    libpcre2-dev
 build   pkg:libutf8proc                   libutf8proc-dev
 build   pkg:libxxhash                     libxxhash-dev
 build   pkg:cmocka                        libcmocka-dev
+mpi     pkg:ompi-c                        libopenmpi-dev
+mpi     mpiexec.openmpi                   openmpi-bin
 clang   clang-14                          clang-14
 clang   clang-format-14                   clang-format-14
 clang   file:/usr/lib/llvm-14/lib/clang/*/include/omp.h                     libomp-14-dev
