@@ -115,6 +115,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
     const TrainArgs *args = args_;
     Setup s;
     Dataset *train = NULL, *eval = NULL;
+    signal(SIGPIPE, SIG_IGN); /* who reads our log may go away: log.txt has it too */
     TRY(setup_create(&s, args->config, &args->sets, NULL, world, arena));
     TRY(config_require_run(&s.config, args->config));
     TrainPlan plan = {.config = &s.config,

@@ -61,11 +61,32 @@ static void train__a_failure_after_the_start_is_1_and_in_the_log(void **state)
     assert_says("log.txt", log, WORDS(" rank 0: step 2/2", " rank 0: stagewright: error: "));
 }
 
+/* Its numbers would else go to the files that the run writes. */
+static void train__goes_on_without_anybody_who_reads_its_log(void **state)
+{
+    Temp *temp = *state;
+    const char *yaml = run_yaml(temp, "rows.jsonl"), *out = temp_path(temp, "out");
+    static const char *const ways[] = {"'%s' train '%s' 2>&-",
+                                       "('%s' train '%s'; echo $? >'%s/rc') 2>&1 | true; "
+                                       "read rc <'%s/rc' && exit $rc"};
+    for (int i = 0; i < 2; i++) {
+        assert_ok(dir_create(out));
+        assert_int_equal(system(text_format(&temp->arena, ways[i], SW_PROGRAM, yaml, out, out)), 0);
+        char *log;
+        assert_ok(file_read(&temp->arena, path_join(&temp->arena, out, "log.txt"), &log, NULL));
+        assert_says("log.txt", log, WORDS(" rank 0: step 2/2", " rank 0: exported "));
+        for (const char *line = log; *line; line = strchr(line, '\n') + 1)
+            assert_true(strstr(line, " rank 0: ") == line + strlen("2000-01-01T00:00:00"));
+        assert_ok(dir_remove_tree(out));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEMP_TEST(train__layers_that_do_not_fit_are_told_before_data_is_read),
         TEMP_TEST(train__a_failure_after_the_start_is_1_and_in_the_log),
+        TEMP_TEST(train__goes_on_without_anybody_who_reads_its_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
