@@ -34,7 +34,7 @@ static void catch_signals(bool launched)
     if (launched) sigaction(SIGUSR1, &action, NULL);
 }
 
-/* What the newest checkpoint says, if there is one; the run then reads everything from there. */
+/* What the newest checkpoint says, if there is one; the run then reads everything from there, and model.path may be gone. */
 static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
 {
     const char *output = s->config.train.output,
@@ -54,6 +54,7 @@ static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
     }
     CheckpointInfo info;
     TRY(checkpoint_read(&info, plan->checkpoint, s->arena));
+    TRY(setup_read_model(s, plan->checkpoint)); /* settles the keys that wait for the model */
     TrainConfig before;
     TRY(config_parse(&before, plan->checkpoint, info.config, strlen(info.config), s->arena));
     if (!args->override) TRY(config_check_resume(&before, &s->config, args->config, s->arena));
@@ -71,13 +72,13 @@ static Status agree_on_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *pl
     TRY(world_all_ok(world, world->rank == 0 ? find_checkpoint(s, args, plan) : OK));
     int64_t bytes = plan->checkpoint ? (int64_t)strlen(plan->checkpoint) + 1 : 0;
     TRY(world_share(world, &bytes, sizeof bytes));
-    if (!bytes) return OK;
+    if (!bytes) return setup_read_model(s, s->config.model.path);
     char *path = arena_take(s->arena, (size_t)bytes);
     if (world->rank == 0) memcpy(path, plan->checkpoint, (size_t)bytes);
     TRY(world_share(world, path, (size_t)bytes));
     TRY(world_share(world, &plan->state, sizeof plan->state));
     plan->checkpoint = plan->weights = path;
-    return setup_read_model(s, path);
+    return s->model ? OK : setup_read_model(s, path);
 }
 
 /* Nothing is on disk before everything that can be refused here was looked at. */
@@ -116,7 +117,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
     Setup s;
     Dataset *train = NULL, *eval = NULL;
     signal(SIGPIPE, SIG_IGN); /* who reads our log may go away: log.txt has it too */
-    TRY(setup_create(&s, args->config, &args->sets, NULL, world, arena));
+    TRY(setup_configure(&s, args->config, &args->sets, NULL, world, arena));
     TRY(config_require_run(&s.config, args->config));
     TrainPlan plan = {.config = &s.config,
                       .stop = &stop_asked,

@@ -44,8 +44,8 @@ static Status same_config(const Setup *s, const char *place)
     return OK;
 }
 
-Status setup_create(Setup *out, const char *file, const TextList *sets, const char *model_path,
-                    const World *world, Arena *arena)
+Status setup_configure(Setup *out, const char *file, const TextList *sets, const char *model_path,
+                       const World *world, Arena *arena)
 {
     *out = (Setup){.world = world, .arena = arena};
     int rank = world ? world->rank : 0;
@@ -59,7 +59,13 @@ Status setup_create(Setup *out, const char *file, const TextList *sets, const ch
     const char *place = file ? file : "--set";
     TRY(config_fit_world(&out->config, world && world->launched, world ? world->size : 1, place,
                          &n_ranks));
-    TRY(same_config(out, place));
+    return same_config(out, place);
+}
+
+Status setup_create(Setup *out, const char *file, const TextList *sets, const char *model_path,
+                    const World *world, Arena *arena)
+{
+    TRY(setup_configure(out, file, sets, model_path, world, arena));
     return setup_read_model(out, out->config.model.path);
 }
 

@@ -18,7 +18,10 @@ typedef struct Setup {
  */
 Status setup_create(Setup *out, const char *file, const TextList *sets, const char *model_path,
                     const World *world, Arena *arena) MUST_USE;
-/** Read the model folder again (a checkpoint's, on resume). */
+/** Its first part alone: no model is read. */
+Status setup_configure(Setup *out, const char *file, const TextList *sets, const char *model_path,
+                       const World *world, Arena *arena) MUST_USE;
+/** Its second part, from any folder (a checkpoint's, on resume). */
 Status setup_read_model(Setup *setup, const char *dir) MUST_USE;
 void setup_free(Setup *setup);
 

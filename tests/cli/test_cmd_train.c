@@ -61,6 +61,26 @@ static void train__a_failure_after_the_start_is_1_and_in_the_log(void **state)
     assert_says("log.txt", log, WORDS(" rank 0: step 2/2", " rank 0: stagewright: error: "));
 }
 
+static void train__resume_needs_no_folder_but_the_runs(void **state)
+{
+    Temp *temp = *state;
+    const char *yaml = run_yaml(temp, "rows.jsonl");
+    const char *line =
+        text_format(&temp->arena, "train '%s' --set checkpoint.interval=1 --resume", yaml);
+    assert_runs(temp, line);
+    char *once, *twice;
+    size_t n[2];
+    const char *model = temp_path(temp, "out/hf/final/model.safetensors");
+    assert_ok(file_read(&temp->arena, model, &once, &n[0]));
+    temp_file(temp, "out/checkpoints/latest", "step-000001\n", 12);
+    assert_int_equal(unlink(temp_path(temp, "config.json")), 0);
+    Ran ran = assert_runs(temp, line);
+    assert_says(line, ran.err, WORDS("resumed from", "step-000001", "step 2/2"));
+    assert_ok(file_read(&temp->arena, model, &twice, &n[1]));
+    assert_int_equal(n[0], n[1]);
+    assert_memory_equal(once, twice, n[0]);
+}
+
 /* Its numbers would else go to the files that the run writes. */
 static void train__goes_on_without_anybody_who_reads_its_log(void **state)
 {
@@ -86,6 +106,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEMP_TEST(train__layers_that_do_not_fit_are_told_before_data_is_read),
         TEMP_TEST(train__a_failure_after_the_start_is_1_and_in_the_log),
+        TEMP_TEST(train__resume_needs_no_folder_but_the_runs),
         TEMP_TEST(train__goes_on_without_anybody_who_reads_its_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
