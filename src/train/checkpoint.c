@@ -80,11 +80,11 @@ static Status write_state(const Engine *e, const TrainState *s, const char *dir,
     text_buffer_init(&config, arena);
     config_dump(&config, e->config);
     json_t *root =
-        json_pack("{si sI sI sI sI sI sI ss ss s{ss}}", "format", FORMAT_VERSION, "step",
-                  (json_int_t)s->step, "position", (json_int_t)s->position, "tokens",
-                  (json_int_t)s->tokens, "trained_tokens", (json_int_t)s->trained_tokens, "updates",
-                  (json_int_t)s->updates, "skipped", (json_int_t)s->skipped, "config", config.text,
-                  "kernel_path", e->be.name, "versions", "stagewright", SW_VERSION);
+        json_pack("{si sI sf sI sI sI sI sI ss ss s{ss}}", "format", FORMAT_VERSION, "step",
+                  (json_int_t)s->step, "epoch", s->epoch, "position", (json_int_t)s->position,
+                  "tokens", (json_int_t)s->tokens, "trained_tokens", (json_int_t)s->trained_tokens,
+                  "updates", (json_int_t)s->updates, "skipped", (json_int_t)s->skipped, "config",
+                  config.text, "kernel_path", e->be.name, "versions", "stagewright", SW_VERSION);
     if (!root) return FAIL(ERR_MEMORY, "%s: cannot make state.json", dir);
     Status status = json_write_file(path_join(arena, dir, "state.json"), root);
     json_decref(root);
@@ -275,6 +275,7 @@ Status checkpoint_state_of_json(CheckpointInfo *out, const json_t *root, const c
             return FAIL(ERR_FORMAT, "%s: key %s: out of range (found %lld, expected 0 to 2^53)",
                         place, fields[i].key, (long long)*fields[i].at);
     }
+    TRY(json_get_real_or(root, place, "epoch", 0, &s.epoch)); /* follows from position and data */
     TRY(json_get_string(root, place, "config", &config));
     TRY(json_get_string(root, place, "kernel_path", &kernel));
     *out = (CheckpointInfo){

@@ -12,6 +12,7 @@
 typedef struct TrainState {
     int64_t step;     /* steps done */
     int64_t position; /* rows of the stream consumed */
+    double epoch;     /* the same in passes over the data */
     int64_t tokens, trained_tokens;
     int64_t updates; /* steps that changed weights */
     int64_t skipped; /* steps that did not */

@@ -130,6 +130,7 @@ static Status train_step(Trainer *t, Metrics *m, bool *stop)
     double lr = lr_at(&c->lr_schedule, c->optimizer.lr, t->state.step - 1, t->plan->n_steps);
     update(t, &sums, &totals, lr);
     t->state.position += n_rows;
+    t->state.epoch = (double)t->state.position / (double)dataset_n_rows(t->plan->train);
     t->state.tokens += totals.n_tokens;
     t->state.trained_tokens += totals.n_trained;
 
@@ -138,7 +139,7 @@ static Status train_step(Trainer *t, Metrics *m, bool *stop)
     double z = moe ? learns ? c->loss.z_alpha * sums.z_raw / (double)totals.n_tokens : 0 : NAN;
     *m = (Metrics){
         .step = t->state.step,
-        .epoch = (double)t->state.position / (double)dataset_n_rows(t->plan->train),
+        .epoch = t->state.epoch,
         .ce = sums.ce,
         .balancing = balancing,
         .z = z,

@@ -73,8 +73,13 @@ static Status body(Comm *world, void *arg)
     return status;
 }
 
-static const TrainState example = {
-    .step = 7, .position = 56, .tokens = 1234, .trained_tokens = 1000, .updates = 6, .skipped = 1};
+static const TrainState example = {.step = 7,
+                                   .position = 56,
+                                   .epoch = 1.75,
+                                   .tokens = 1234,
+                                   .trained_tokens = 1000,
+                                   .updates = 6,
+                                   .skipped = 1};
 
 /* Save after step 7 in pp ranks, to BENCH/NAME; the checkpoint's folder. */
 static const char *save(Bench *b, const char *name, const char *patch, int pp, const char *key)
