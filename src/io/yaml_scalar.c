@@ -176,6 +176,9 @@ void yaml_append_real(TextBuffer *out, double value)
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtod(text, NULL) == value) break;
     }
-    text_append(out, text, strlen(text));
-    if (!strpbrk(text, ".e")) text_append(out, ".0", 2);
+    /* A point always: readers of YAML 1.1 take 1e-08 for a text. */
+    size_t mantissa = strcspn(text, "e");
+    text_append(out, text, mantissa);
+    if (!memchr(text, '.', mantissa)) text_append(out, ".0", 2);
+    text_append(out, text + mantissa, strlen(text + mantissa));
 }

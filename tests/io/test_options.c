@@ -151,7 +151,7 @@ static const struct {
     {"one.large", "", "null"},
     {"one.real", "3", "3.0"},
     {"one.real", "1e-4", "0.0001"},
-    {"one.real", "1.0e-8", "1e-08"},
+    {"one.real", "1.0e-8", "1.0e-08"},
     {"one.maybe", "auto", "auto"},
     {"one.maybe", "0", "0.0"},
     {"one.seconds", "10m", "600"},
