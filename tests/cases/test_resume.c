@@ -247,7 +247,7 @@ static void resume__after_a_signal_equals_the_uninterrupted_run(void **state)
     char *folder = make_folder(&(Fixture){.kind = FIXTURE_TIED});
     for (int i = 0; i < 2; i++) {
         Arguments args = {0};
-        char run[16], whole[16];
+        char run[24], whole[24];
         snprintf(run, sizeof run, "run%d", i);
         snprintf(whole, sizeof whole, "whole%d", i);
         add_program_run(&args, folder, run, 1000000);
