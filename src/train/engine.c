@@ -360,7 +360,8 @@ void engine_sums(EngineSums *out, Engine *e, int pass, int64_t flags)
     out->balancing_raw /= (double)n_mb;
     out->count_le = ARENA_NEW(&e->step, int64_t, n_layers * n_experts);
     for (int64_t i = 0; i < n_layers * n_experts; i++) out->count_le[i] = (int64_t)v[at.count + i];
-    if (n_experts) out->max_violation = violation(out->count_le, e->model);
+    if (model_config_n_moe_layers(e->model))
+        out->max_violation = violation(out->count_le, e->model);
     double squares = 0;
     for (int i = 0; i < e->whole.n; i++) {
         squares += v[at.squares + i];
@@ -375,4 +376,16 @@ void engine_sums(EngineSums *out, Engine *e, int pass, int64_t flags)
         out->memory_r[r] = (int64_t)v[at.memory + r];
     }
     out->flags = (int64_t)v[at.flags];
+}
+
+void engine_losses(EngineSums *sums, const Engine *e, const BatchTotals *totals)
+{
+    const LossSection *loss = &e->config->loss;
+    sums->balancing = sums->z = NAN;
+    sums->loss = sums->ce;
+    if (model_config_n_moe_layers(e->model) == 0) return;
+    bool learns = totals->weight > 0;
+    sums->balancing = learns ? loss->balancing_alpha * sums->balancing_raw : 0;
+    sums->z = learns ? loss->z_alpha * sums->z_raw / (double)totals->n_tokens : 0;
+    sums->loss += sums->balancing + sums->z;
 }

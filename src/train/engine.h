@@ -86,6 +86,9 @@ typedef struct EngineSums {
     double balancing_raw; /* mean over rows of the sum over layers, alpha 1 */
     double z_raw;         /* sum over layers and tokens of logsumexp² */
     int64_t *count_le;    /* [L, E] tokens per expert (dense layers 0) */
+    double balancing;     /* with alpha in it; NAN: dense model (engine_losses) */
+    double z;             /* with alpha in it; NAN: dense model (engine_losses) */
+    double loss;          /* ce and both (engine_losses) */
     double
         max_violation; /* mean over MoE layers of (max - mean)/mean of the counts; NAN: dense model */
     double norm;       /* L2 of all gradients; 0 when forward only */
@@ -98,3 +101,6 @@ typedef struct EngineSums {
 
 /** Collective over pp, once per step, after engine_forward_backward or engine_forward. Arrays live in engine->step. */
 void engine_sums(EngineSums *out, Engine *engine, int pass, int64_t flags);
+
+/** Fill balancing, z and loss from the raw sums; 0 in a step in which nothing is trained (numerics.md 2 to 4). */
+void engine_losses(EngineSums *sums, const Engine *engine, const BatchTotals *totals);

@@ -62,19 +62,14 @@ static void put(TextBuffer *out, const char *key, double value)
 static Status write_losses(const Engine *e, const ProbePlan *plan, const EngineSums *sums,
                            const BatchTotals *totals, Arena *arena)
 {
-    const LossSection *loss = &e->config->loss;
-    int64_t n_moe = model_config_n_moe_layers(e->model);
-    bool learns = totals->weight > 0;
-    double balancing = n_moe ? (learns ? loss->balancing_alpha * sums->balancing_raw : 0) : NAN;
-    double z = n_moe ? (learns ? loss->z_alpha * sums->z_raw / (double)totals->n_tokens : 0) : NAN;
     TextBuffer out;
     text_buffer_init(&out, arena);
     text_append_format(&out, "{\n");
     put(&out, "ce", sums->ce);
-    put(&out, "balancing", balancing);
-    put(&out, "balancing_raw", n_moe ? sums->balancing_raw : NAN);
-    put(&out, "z", z);
-    put(&out, "total", sums->ce + (n_moe ? balancing + z : 0));
+    put(&out, "balancing", sums->balancing);
+    put(&out, "balancing_raw", isnan(sums->balancing) ? NAN : sums->balancing_raw);
+    put(&out, "z", sums->z);
+    put(&out, "total", sums->loss);
     put(&out, "grad_norm", sums->norm);
     text_append_format(&out, "  \"trained_tokens\": %lld,\n  \"tokens_per_expert\": {",
                        (long long)totals->n_trained);
@@ -104,6 +99,7 @@ static Status run(Engine *e, const ProbePlan *plan)
     engine_forward_backward(e, mb);
     EngineSums sums;
     engine_sums(&sums, e, PASS_TRAIN, 0);
+    engine_losses(&sums, e, &totals);
     TRY(comm_agree(world, world->rank == 0 ? write_losses(e, plan, &sums, &totals, &e->step) : OK));
     if (plan->logits) TRY(comm_agree(world, write_logits(e, plan, &e->step)));
     if (plan->grads) TRY(write_grads(e, plan, &e->step));

@@ -126,6 +126,7 @@ static Status train_step(Trainer *t, Metrics *m, bool *stop)
     bool asked = t->plan->stop && *t->plan->stop;
     EngineSums sums;
     engine_sums(&sums, e, PASS_TRAIN, asked);
+    engine_losses(&sums, e, &totals);
     *stop = sums.flags > 0;
     double lr = lr_at(&c->lr_schedule, c->optimizer.lr, t->state.step - 1, t->plan->n_steps);
     update(t, &sums, &totals, lr);
@@ -134,22 +135,19 @@ static Status train_step(Trainer *t, Metrics *m, bool *stop)
     t->state.tokens += totals.n_tokens;
     t->state.trained_tokens += totals.n_trained;
 
-    bool learns = totals.weight > 0, moe = model_config_n_moe_layers(e->model) > 0;
-    double balancing = moe ? learns ? c->loss.balancing_alpha * sums.balancing_raw : 0 : NAN;
-    double z = moe ? learns ? c->loss.z_alpha * sums.z_raw / (double)totals.n_tokens : 0 : NAN;
     *m = (Metrics){
         .step = t->state.step,
         .epoch = t->state.epoch,
         .ce = sums.ce,
-        .balancing = balancing,
-        .z = z,
-        .total = sums.ce + (moe ? balancing + z : 0),
+        .balancing = sums.balancing,
+        .z = sums.z,
+        .total = sums.loss,
         .grad_norm = sums.norm,
         .lr = lr,
         .tokens = totals.n_tokens,
         .trained_tokens = totals.n_trained,
         .skipped = t->state.skipped,
-        .max_violation = moe ? sums.max_violation : NAN,
+        .max_violation = sums.max_violation,
         .time_data = built - begin,
         .time_step = clock_seconds() - begin,
         .flops = step_flops(e, &totals),
