@@ -35,8 +35,9 @@ bool mpi_world_has_left(const MpiWorld *world, int rank, Status *status)
     return false;
 }
 
-void mpi_world_free(MpiWorld **world)
+void mpi_world_free(MpiWorld **world, int exit_code)
 {
+    (void)exit_code;
     *world = NULL;
 }
 

@@ -199,7 +199,7 @@ Status world_open(World *out)
     Status status = check_launcher(out);
     if (status != OK) {
         mpi_world_leave(mpi, status);
-        if (mpi_world_all_left(mpi, 2)) mpi_world_free(&mpi);
+        if (mpi_world_all_left(mpi, 2)) mpi_world_free(&mpi, 2);
         out->comm = NULL;
         return status;
     }
@@ -289,5 +289,5 @@ Status world_settle(World *world, Status own, bool *speaks)
 void world_close(World *world, Status status)
 {
     if (world->mpi && !world->all_left) mpi_world_abort(status_exit_code(status));
-    mpi_world_free(&world->mpi);
+    mpi_world_free(&world->mpi, status_exit_code(status));
 }
