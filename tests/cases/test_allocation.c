@@ -11,15 +11,10 @@
 #include <errno.h>
 #include <stdatomic.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define OWN_MALLOC 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define OWN_MALLOC 0
-#endif
-#endif
-#if !defined(OWN_MALLOC) && defined(__GLIBC__)
-#define OWN_MALLOC 1
+#if defined(__GLIBC__) && !SANITIZED
+#define OWN_MALLOC true
+#else
+#define OWN_MALLOC false
 #endif
 
 static atomic_long n_allocations;
@@ -97,7 +92,7 @@ static void allocation__a_step_takes_no_memory_from_the_system(void **state)
 {
     (void)state;
     if (!OWN_MALLOC) {
-        printf("  skipped: a sanitizer has the allocator\n");
+        printf("  skipped: not glibc's allocator\n");
         skip();
     }
     static const Layout layouts[] = {
