@@ -49,7 +49,7 @@ static const ArgPosition positions[] = {
 // clang-format off
 static const OptionSpec options[] = {
     {"data", OPT_TEXTS, OPTION_AT(EvalArgs, data), "[]", OPTION_ANY, .help = "JSONL files, folders or globs, in any form that training takes", .value = "FILE", .required = true, .rest = true},
-    {"set",  OPT_TEXTS, OPTION_AT(EvalArgs, sets), "[]", OPTION_ANY, .help = "a configuration key (data.*, parallel.*, …); may be repeated", .value = "KEY=VALUE"},
+    {"set",  OPT_TEXTS, OPTION_AT(EvalArgs, sets), "[]", OPTION_ANY, .help = "a configuration key (data.*, parallel.*, …)", .value = "KEY=VALUE"},
     {0}};
 // clang-format on
 

@@ -211,7 +211,7 @@ static const OptionSpec options[] = {
     {"temperature",    OPT_REAL,  OPTION_AT(GenerateArgs, temperature),    "0",     OPTION_RANGE(0, 1e6), .help = "0: always the most likely token"},
     {"seed",           OPT_INT,   OPTION_AT(GenerateArgs, seed),           "42",    OPTION_RANGE(0, 9e15), .help = "of the draws"},
     {"json",           OPT_BOOL,  OPTION_AT(GenerateArgs, json),           "false", OPTION_ANY, .help = "print {\"text\", \"ids\", \"finish\"} instead of text"},
-    {"set",            OPT_TEXTS, OPTION_AT(GenerateArgs, sets),           "[]",    OPTION_ANY, .help = "a configuration key (model.chat_template, train.threads); may be repeated", .value = "KEY=VALUE"},
+    {"set",            OPT_TEXTS, OPTION_AT(GenerateArgs, sets),           "[]",    OPTION_ANY, .help = "a configuration key (model.chat_template, train.threads)", .value = "KEY=VALUE"},
     {0}};
 // clang-format on
 

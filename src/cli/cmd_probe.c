@@ -43,7 +43,7 @@ static const OptionSpec options[] = {
     {"out",    OPT_TEXT,  OPTION_AT(ProbeArgs, out),    NULL,    OPTION_ANY, .help = "folder for losses.json and what the flags ask for", .value = "DIR", .required = true},
     {"logits", OPT_BOOL,  OPTION_AT(ProbeArgs, logits), "false", OPTION_ANY, .help = "write logits.safetensors: f32 tensors mb0, mb1, … [T, V]"},
     {"grads",  OPT_BOOL,  OPTION_AT(ProbeArgs, grads),  "false", OPTION_ANY, .help = "write grads.safetensors: f32, every parameter, before clipping"},
-    {"set",    OPT_TEXTS, OPTION_AT(ProbeArgs, sets),   "[]",    OPTION_ANY, .help = "a configuration key (parallel.*, loss.*, …); may be repeated", .value = "KEY=VALUE"},
+    {"set",    OPT_TEXTS, OPTION_AT(ProbeArgs, sets),   "[]",    OPTION_ANY, .help = "a configuration key (parallel.*, loss.*, …)", .value = "KEY=VALUE"},
     {0}};
 // clang-format on
 

@@ -1,6 +1,7 @@
 #include "cli/command.h"
 #include "cli/setup.h"
 #include "io/file.h"
+#include "train/optimizer.h"
 #include "model/partition.h"
 
 #include <signal.h>
@@ -22,7 +23,7 @@ static void ask_to_stop(int signal)
     stop_asked = 1;
 }
 
-/* The first SIGINT or SIGTERM saves and leaves, a second one ends at once. Launchers pass SIGUSR1 on unchanged; SIGTERM
+/* The first SIGINT, SIGTERM or SIGHUP (unless nohup has it ignored) saves and leaves, a second one ends at once. Launchers pass SIGUSR1 on unchanged; SIGTERM
  * of theirs is soon followed by SIGKILL. */
 static void catch_signals(bool launched)
 {
@@ -31,6 +32,9 @@ static void catch_signals(bool launched)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    struct sigaction before;
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, NULL);
     if (launched) sigaction(SIGUSR1, &action, NULL);
 }
 
@@ -94,17 +98,21 @@ static Status open_run(Setup *s)
 }
 
 /* Told again where stages are made; here, before the data has taken its time. */
-static Status check_layers(const Setup *s)
+static Status check_model(const Setup *s)
 {
     const ParallelSection *p = &s->config.parallel;
     int n_stages = p->pp_size * p->num_virtual_stages;
     LayerRange *range = ARENA_NEW(s->arena, LayerRange, n_stages);
-    return partition_layers(range, n_stages, p->layer_split.at, s->model, 1, s->arena);
+    TRY(partition_layers(range, n_stages, p->layer_split.at, s->model, 1, s->arena));
+    ParamSet whole;
+    paramset_init(&whole, s->arena, DTYPE_F32, DTYPE_F32);
+    model_declare_whole(&whole, s->model);
+    return optimizer_check_groups(&whole, s->model, &s->config.optimizer, s->arena);
 }
 
 static Status open_data(Setup *s, Dataset **train, Dataset **eval)
 {
-    TRY(check_layers(s));
+    TRY(check_model(s));
     if (s->config.train.steps == 0) return OK;
     TRY(setup_dataset(train, s, "data.train", &s->config.data.train, true));
     return s->config.data.eval.n ? setup_dataset(eval, s, "data.eval", &s->config.data.eval, false)
@@ -146,7 +154,7 @@ static const ArgPosition positions[] = {
     {"CONFIG.yaml", offsetof(TrainArgs, config), false, "the run's configuration"}, {0}};
 // clang-format off
 static const OptionSpec options[] = {
-    {"set",      OPT_TEXTS, OPTION_AT(TrainArgs, sets),     "[]",    OPTION_ANY, .help = "a configuration key, over the file's; may be repeated", .value = "KEY=VALUE"},
+    {"set",      OPT_TEXTS, OPTION_AT(TrainArgs, sets),     "[]",    OPTION_ANY, .help = "a configuration key, over the file's", .value = "KEY=VALUE"},
     {"resume",   OPT_BOOL,  OPTION_AT(TrainArgs, resume),   "false", OPTION_ANY, .help = "go on from the newest checkpoint in train.output; with none, start at step 1"},
     {"override", OPT_BOOL,  OPTION_AT(TrainArgs, override), "false", OPTION_ANY, .help = "with --resume: allow keys that alter the maths to differ from the checkpoint's"},
     {0}};

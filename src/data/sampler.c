@@ -36,5 +36,7 @@ int64_t sampler_row(const Sampler *sampler, int64_t position)
 
 int64_t sampler_steps(double epochs, int64_t n_rows, int64_t batch)
 {
-    return (int64_t)ceil(epochs * (double)n_rows / (double)batch);
+    /* 1.1 * 10 / 11 is a little more than 1 in binary: what is within rounding of a whole number is one. */
+    double steps = epochs * (double)n_rows / (double)batch;
+    return (int64_t)fmin(ceil(steps * (1 - 1e-14)), 0x1p53);
 }

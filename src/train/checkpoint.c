@@ -28,11 +28,15 @@ static Status begin_folder(const char **out, const char *dir, Arena *arena)
     return dir_create(*out);
 }
 
-static Status end_folder(const char *temporary, const char *dir)
+/* What has the name already gives way first and is removed last: a kill loses neither. */
+static Status end_folder(const char *temporary, const char *dir, Arena *arena)
 {
     TRY(dir_sync(temporary));
-    TRY(dir_remove_tree(dir));
-    return file_rename(dir, temporary);
+    const char *old = text_format(arena, "%s.old", temporary);
+    TRY(dir_remove_tree(old));
+    if (dir_exists(dir)) TRY(file_rename(old, dir));
+    TRY(file_rename(dir, temporary));
+    return dir_remove_tree(old);
 }
 
 /* Half a folder serves nobody, and where it fails the disk is often full. Rank 0, once no other rank writes any more. */
@@ -190,7 +194,7 @@ static Status finish(Engine *e, const TrainState *state, const char *temporary, 
     const char *parent = path_join(arena, e->config->train.output, "checkpoints");
     TRY(write_state(e, state, temporary, arena));
     TRY(write_manifest(e, temporary, arena));
-    TRY(end_folder(temporary, dir));
+    TRY(end_folder(temporary, dir, arena));
     const char *name = text_format(arena, "%s\n", step_name(arena, state->step));
     TRY(file_write_atomic(path_join(arena, parent, "latest"), name, strlen(name)));
     TRY(engine_set_side_files(e, dir)); /* the run may have been resumed from one that goes now */
@@ -335,7 +339,7 @@ static Status fill_export(Engine *e, const char *temporary, const char *dir, DTy
                    .keep_files = max_shard_bytes == 0,
                    .max_shard_bytes = max_shard_bytes};
     TRY(hf_write(e->layout, &e->set, world, &how, NULL, &e->step));
-    return comm_agree(world, world->rank == 0 ? end_folder(temporary, dir) : OK);
+    return comm_agree(world, world->rank == 0 ? end_folder(temporary, dir, &e->step) : OK);
 }
 
 Status export_folder(Engine *e, const char *dir, DType dtype, int64_t max_shard_bytes)

@@ -48,11 +48,18 @@ static Status check_pattern(const char *pattern, const ParamSet *whole, const Mo
                       pattern);
 }
 
-Status optimizer_apply_groups(ParamSet *set, const ParamSet *whole, const ModelConfig *model,
+Status optimizer_check_groups(const ParamSet *whole, const ModelConfig *model,
                               const OptimizerSection *config, Arena *arena)
 {
     for (int g = 0; g < config->groups.n; g++)
         TRY(check_pattern(config->groups.at[g].match, whole, model, arena));
+    return OK;
+}
+
+Status optimizer_apply_groups(ParamSet *set, const ParamSet *whole, const ModelConfig *model,
+                              const OptimizerSection *config, Arena *arena)
+{
+    TRY(optimizer_check_groups(whole, model, config, arena));
     for (int i = 0; i < set->n; i++) {
         Param *p = set->at[i];
         if (!p->is_matrix && !config->decay_1d) p->weight_decay = 0;

@@ -5,12 +5,16 @@
 #include "model/config.h"
 #include "train/config.h"
 
+/** ERR_USAGE for a pattern of optimizer.groups that matches no parameter of the whole model, or only a part of one. */
+Status optimizer_check_groups(const ParamSet *whole, const ModelConfig *model,
+                              const OptimizerSection *config, Arena *arena) MUST_USE;
+
 /**
  * Set trainable, lr_scale and weight_decay of the set's parameters from optimizer.groups; the first group that matches counts.
  *
  * A pattern is compared with the parameter's own name and with the names of its tensors in a folder with a tensor per expert. It
  * must match all or none of those: what is stored as one parameter (gate and up of a layer, all its experts) trains as one.
- * Errors: ERR_USAGE: a pattern that matches no parameter of the whole model, or only a part of one.
+ * Errors: those of optimizer_check_groups.
  */
 Status optimizer_apply_groups(ParamSet *set, const ParamSet *whole, const ModelConfig *model,
                               const OptimizerSection *config, Arena *arena) MUST_USE;

@@ -24,9 +24,7 @@ typedef struct Trainer {
 int64_t train_n_steps(const TrainConfig *config, int64_t n_rows)
 {
     if (config->train.steps >= 0) return config->train.steps;
-    double steps =
-        ceil(config->train.epochs * (double)n_rows / (double)config->train.global_batch_size);
-    return (int64_t)fmin(steps, 0x1p53);
+    return sampler_steps(config->train.epochs, n_rows, config->train.global_batch_size);
 }
 
 /*

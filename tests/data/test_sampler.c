@@ -79,6 +79,7 @@ static void sampler__counts_steps(void **state)
         {2,   1,         2, 1},
         {0.5, 10,        5, 1},
         {0.5, 11,        5, 2},
+        {1.1, 10,       11, 1},
         {3,   700000001, 7, 300000001},
     };
     // clang-format on
