@@ -60,6 +60,7 @@ static inline void equality_write_rows(const char *path, int n)
 
 static inline void equality_losses(Arguments *args)
 {
+    add_set(args, "model.dtype=f32");
     add_set(args, "loss.balancing_alpha=0.01");
     add_set(args, "loss.z_alpha=0.001");
     add_set(args, "loss.chunk_size=16");
@@ -117,7 +118,7 @@ static inline char *equality_folder(const Fixture *fixture)
     equality_write_rows(path_in(folder, "rows.jsonl"), 13);
     fixture_write_rows(path_in(folder, "eval.jsonl"), FIXTURE_MASK, 1, 1);
     snprintf(text, sizeof text,
-             "model: {path: %s/model}\n"
+             "model: {path: %s/model, dtype: f32}\n"
              "data: {train: [%s/rows.jsonl], eval: [%s/eval.jsonl], format: ids}\n"
              "train: {steps: %d, eval_interval: 2}\n",
              folder, folder, folder, EQUALITY_STEPS);

@@ -106,7 +106,7 @@ static void allocation__a_step_takes_no_memory_from_the_system(void **state)
         fixture_write_model(path_in(folder, "model"), &(Fixture){.kind = kinds[k]});
         fixture_write_rows(path_in(folder, "rows.jsonl"), FIXTURE_EQ, 1, 1);
         snprintf(text, sizeof text,
-                 "model: {path: %s/model}\n"
+                 "model: {path: %s/model, dtype: f32}\n"
                  "data: {train: [%s/rows.jsonl], format: ids}\n"
                  "train: {global_batch_size: 4}\n",
                  folder, folder);

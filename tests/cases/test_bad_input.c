@@ -17,7 +17,7 @@ static char *make_folder(const Fixture *fixture)
     fixture_write_model(path_in(folder, "model"), fixture);
     fixture_write_rows(path_in(folder, "rows.jsonl"), FIXTURE_EQ, 1, 1);
     snprintf(text, sizeof text,
-             "model: {path: %s/model}\n"
+             "model: {path: %s/model, dtype: f32}\n"
              "data: {train: [%s/rows.jsonl], format: ids}\n"
              "train: {output: %s/run, steps: 1}\n",
              folder, folder, folder);

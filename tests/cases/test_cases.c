@@ -45,6 +45,7 @@ static bool probe(const char *folder, const char *batch, const char *out, int pp
     add_set(&args, "parallel.pp_size=%d", pp);
     add_set(&args, "parallel.schedule=%s", schedule);
     add_set(&args, "train.threads=1");
+    add_set(&args, "model.dtype=f32");
     for (; sets && *sets; sets++) add_set(&args, "%s", *sets);
     return program_ends(&args, folder, 0);
 }
@@ -70,7 +71,7 @@ static void write_config(const char *folder)
 {
     char text[1024];
     snprintf(text, sizeof text,
-             "model: {path: %s/model}\n"
+             "model: {path: %s/model, dtype: f32}\n"
              "data: {train: [%s/rows.jsonl], format: ids}\n"
              "train: {threads: 1}\n"
              "lr_schedule: {type: constant, warmup: 0}\n",

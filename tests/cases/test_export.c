@@ -136,6 +136,7 @@ static void import_arguments(Arguments *args, const char *folder, const char *mo
     write_text(path_in(folder, "config.yaml"), "train: {steps: 0, threads: 1}\n");
     arguments_add(args, "%s/config.yaml", folder);
     add_set(args, "model.path=%s/%s", folder, model);
+    add_set(args, "model.dtype=f32");
     add_set(args, "train.output=%s/%s", folder, out);
     add_set(args, "parallel.pp_size=%d", pp);
 }

@@ -20,7 +20,7 @@ static char *make_folder(const Fixture *fixture)
     fixture_write_model(path_in(folder, "model"), fixture);
     fixture_write_rows(path_in(folder, "rows.jsonl"), FIXTURE_VAR, 1, 1);
     snprintf(text, sizeof text,
-             "model: {path: %s/model}\n"
+             "model: {path: %s/model, dtype: f32}\n"
              "data: {train: [%s/rows.jsonl], format: ids}\n"
              "train: {global_batch_size: 3}\n"
              "loss: {balancing_alpha: 0.01}\n"
