@@ -22,7 +22,13 @@
 #define RED_ZONE 0
 #endif
 
-enum { ALIGN = 64, CHUNK_MIN = 64 * 1024, HUGE_PAGE = 2 * 1024 * 1024 };
+/* Chunks are at least half of what the arena has, within these bounds, or what is asked for. */
+enum {
+    ALIGN = 64,
+    CHUNK_MIN = 64 * 1024,
+    CHUNK_MAX = 64 * 1024 * 1024,
+    HUGE_PAGE = 2 * 1024 * 1024
+};
 
 struct ArenaChunk {
     ArenaChunk *next;
@@ -33,17 +39,6 @@ struct ArenaChunk {
 void arena_init(Arena *arena, const char *name)
 {
     *arena = (Arena){.name = name};
-}
-
-void arena_free(Arena *arena)
-{
-    for (ArenaChunk *chunk = arena->first, *next; chunk; chunk = next) {
-        next = chunk->next;
-        UNPOISON(chunk->data, chunk->size);
-        free(chunk->data);
-        free(chunk);
-    }
-    arena_init(arena, arena->name);
 }
 
 size_t size_mul(size_t a, size_t b)
@@ -70,10 +65,42 @@ static ArenaChunk *chunk_new(size_t bytes)
     return chunk;
 }
 
+static void free_chunks(Arena *arena)
+{
+    for (ArenaChunk *chunk = arena->first, *next; chunk; chunk = next) {
+        next = chunk->next;
+        UNPOISON(chunk->data, chunk->size);
+        free(chunk->data);
+        free(chunk);
+    }
+    arena->first = arena->current = NULL;
+    arena->reserved = 0;
+}
+
+/* The chunk that follows `last`; NULL: the system has none. */
+static ArenaChunk *add_chunk(Arena *arena, ArenaChunk *last, size_t need, size_t wish)
+{
+    ArenaChunk *chunk = chunk_new(need > wish ? need : wish);
+    if (!chunk && need < wish) chunk = chunk_new(need);
+    if (!chunk) return NULL;
+    if (last)
+        last->next = chunk;
+    else
+        arena->first = chunk;
+    arena->reserved += chunk->size;
+    arena->growths++;
+    return chunk;
+}
+
 static void *try_take(Arena *arena, size_t bytes)
 {
     if (bytes > SIZE_MAX / 4) return NULL;
     size_t need = (bytes + ALIGN - 1) / ALIGN * ALIGN + RED_ZONE;
+    /* Empty, and once grown piece by piece: one chunk for all. Else pieces that became too small would stay for ever. */
+    if (arena->used == 0 && arena->first && arena->first->next) {
+        free_chunks(arena);
+        add_chunk(arena, NULL, need, arena->high_water + arena->high_water / 16);
+    }
     ArenaChunk *chunk = arena->current ? arena->current : arena->first;
     ArenaChunk *last = chunk;
     /* Later chunks are empty: what does not fit here goes into the first that is large enough. */
@@ -82,16 +109,10 @@ static void *try_take(Arena *arena, size_t bytes)
         chunk = chunk->next;
     }
     if (!chunk) {
-        size_t size = arena->reserved / 2 > CHUNK_MIN ? arena->reserved / 2 : CHUNK_MIN;
-        chunk = chunk_new(need > size ? need : size);
-        if (!chunk && need < size) chunk = chunk_new(need);
+        size_t wish = arena->reserved / 2;
+        wish = wish < CHUNK_MIN ? CHUNK_MIN : wish > CHUNK_MAX ? CHUNK_MAX : wish;
+        chunk = add_chunk(arena, last, need, wish);
         if (!chunk) return NULL;
-        if (last)
-            last->next = chunk;
-        else
-            arena->first = chunk;
-        arena->reserved += chunk->size;
-        arena->growths++;
     }
     arena->current = chunk;
     char *block = chunk->data + chunk->used;
@@ -100,6 +121,12 @@ static void *try_take(Arena *arena, size_t bytes)
     if (arena->used > arena->high_water) arena->high_water = arena->used;
     UNPOISON(block, bytes);
     return block;
+}
+
+void arena_free(Arena *arena)
+{
+    free_chunks(arena);
+    arena_init(arena, arena->name);
 }
 
 void *arena_take(Arena *arena, size_t bytes)
@@ -131,7 +158,9 @@ Status arena_alloc(Arena *arena, void *out, size_t count, size_t size)
 
 ArenaMark arena_mark(const Arena *arena)
 {
-    return (ArenaMark){arena->current, arena->current ? arena->current->used : 0, arena->used};
+    /* Of an empty arena no chunk is remembered: taking may replace them. */
+    if (arena->used == 0) return (ArenaMark){NULL, 0, 0};
+    return (ArenaMark){arena->current, arena->current->used, arena->used};
 }
 
 void arena_rewind(Arena *arena, ArenaMark mark)

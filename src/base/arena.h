@@ -1,8 +1,8 @@
 #pragma once
 /**
  * A stack of memory with one lifetime. Take as you go, rewind to a mark, free all at once.
- * Blocks never move. Growth takes whole chunks from the system and keeps them until arena_free, so a
- * warmed-up arena allocates nothing. Not thread safe: one arena, one thread (take before a parallel region).
+ * Blocks never move. Growth takes whole chunks from the system; an arena that was emptied makes one of
+ * several when it is next used, and so a warmed-up one allocates nothing and holds little more than it needs. Not thread safe: one arena, one thread (take before a parallel region).
  */
 #include "base/status.h"
 #include <stddef.h>

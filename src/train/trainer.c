@@ -18,7 +18,8 @@ typedef struct Trainer {
     MetricsFile metrics;
     TrainState state;
     double bubble_predicted;
-    double started; /* clock at the first step */
+    double started;  /* clock at the first step */
+    int64_t growths; /* of this rank's arenas, after the last step */
 } Trainer;
 
 int64_t train_n_steps(const TrainConfig *config, int64_t n_rows)
@@ -158,6 +159,16 @@ static Status train_step(Trainer *t, Metrics *m, bool *stop)
     return OK;
 }
 
+/* A step takes memory from the system only where rows are longer, or experts fuller, than any before. */
+static void note_growth(Trainer *t)
+{
+    int64_t growths = engine_growths(t->engine);
+    if (growths != t->growths && t->growths > 0)
+        log_file_line(&t->log, "step %lld: arenas grew, %zu bytes at most so far",
+                      (long long)t->state.step, engine_high_water(t->engine));
+    t->growths = growths;
+}
+
 static void maybe_evaluate(Trainer *t, Metrics *m)
 {
     int64_t interval = t->config->train.eval_interval;
@@ -188,6 +199,7 @@ static Status loop(Trainer *t)
         Metrics m;
         bool stop;
         TRY(train_step(t, &m, &stop));
+        note_growth(t);
         maybe_evaluate(t, &m);
         show(t, &m);
         Status status = t->lead ? metrics_append(&t->metrics, &m, &t->engine->step) : OK;

@@ -287,12 +287,13 @@ static void stage__recomputing_holds_less(void **state)
     assert_true(held[1] < held[0] / 2);
 }
 
-static void stage__a_second_step_asks_for_no_memory(void **state)
+static void stage__a_third_step_asks_for_no_memory(void **state)
 {
     (void)state;
     Pipe p;
     pipe_open(&p, &(PipeSetup){.split = {2, 2}, .recompute = 0.5});
-    step(&p, ORDER_W_LAST);
+    for (int k = 0; k < 2; k++)
+        step(&p, ORDER_W_LAST); /* arenas grow, then make one chunk of their pieces */
     int64_t growths = 0, again = 0;
     for (int s = 0; s < 2; s++) growths += stage_growths(p.stage[s]);
     assert_true(growths > 0 && stage_high_water(p.stage[0]) > 0);
@@ -401,7 +402,7 @@ int main(void)
         cmocka_unit_test(stage__any_cut_order_and_recompute_gives_the_same_bits_on_cpu),
         cmocka_unit_test(stage__layers_below_the_ratio_are_recomputed_but_never_the_last),
         cmocka_unit_test(stage__recomputing_holds_less),
-        cmocka_unit_test(stage__a_second_step_asks_for_no_memory),
+        cmocka_unit_test(stage__a_third_step_asks_for_no_memory),
         cmocka_unit_test(stage__forward_only_loses_as_much_as_training),
         cmocka_unit_test(stage__logits_are_the_same_in_all_modes),
         cmocka_unit_test(stage__decoding_token_by_token_gives_the_forwards_logits),
