@@ -2,12 +2,13 @@
 /**
  * The arithmetic of the program as one table of functions. Modules (nn) hold no loop over floats: they call
  * these. backend_ref_init fills the whole table with plain loops that compute in f64 and round once when they
- * store (the oracle; takes f32 and f64 tensors); backend_cpu_init copies it and overrides what it does faster
- * (f32). No empty slots, no casts, no capability queries.
+ * store (the oracle; takes tensors of any float dtype); backend_cpu_init copies it and overrides what it does faster
+ * (f32 and bf16). No empty slots, no casts, no capability queries.
  *
  * Shared rules
  *   Shapes:      letters of core/shapes.h; tensors are contiguous, row-major; a [T, H*C] tensor is [T, H, C].
- *   Dtypes:      float tensors of one call have one dtype unless said; "f32+" is f32, or f64 in f64 models.
+ *   Dtypes:      float tensors of one call have one dtype unless said; "f32+" is f32, or f64 in f64 models. Those of
+ *                products may differ from one another: bf16 activations and weights, f32 logits and weight gradients.
  *   Overwrite:   outputs are overwritten unless they have a `beta` (out = beta*out + result, beta 0 or 1; with
  *                beta 0 the old content is not read) or the comment says "adds".
  *   Aliasing:    none unless said.
@@ -42,7 +43,10 @@ typedef struct GroupedGemmArgs {
     double beta; /* kinds FORWARD and BACKWARD_INPUT */
 } GroupedGemmArgs;
 
-/** rstd_n = 1/sqrt(mean(x²) + eps); y = w * (x * rstd). Statistics in f32+; rstd_n [N] f32+. */
+/**
+ * rstd_n = 1/sqrt(mean(x²) + eps); y = w * (x * rstd). Statistics in f32+; rstd_n [N] f32+. x * rstd is rounded to y's
+ * dtype before w multiplies it (numerics.md 6).
+ */
 typedef struct RmsNormArgs {
     Tensor y_nd, rstd_n, x_nd, w_d;
     double eps;

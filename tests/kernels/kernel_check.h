@@ -4,7 +4,7 @@
  * depend on the number of threads.
  */
 #include "base/rng.h"
-#include "kernels/backend.h"
+#include "kernels/ref/ref.h"
 #include "cases/kernel_cases.h"
 
 #include <math.h>
@@ -17,7 +17,10 @@
 
 enum { MAX_OUTPUTS = 6 };
 
-/** What a kernel wrote, with the error allowed for each: |cpu - ref| <= tolerance * max(floor, max |ref|) (0: equal). */
+/**
+ * What a kernel wrote, with the error allowed for each: |cpu - ref| <= tolerance * max(floor, max |ref|) (0: equal). A bf16
+ * element may be off by one unit of its last place besides: two sums, however close, may round to different sides.
+ */
 typedef struct Outputs {
     Tensor at[MAX_OUTPUTS];
     double tolerance[MAX_OUTPUTS];
@@ -25,8 +28,11 @@ typedef struct Outputs {
     int n;
 } Outputs;
 
-/** Makes the inputs of a case (the same for every backend), runs the kernel and returns its outputs. */
-typedef Outputs RunCase(const Backend *be, const void *one_case, Arena *arena);
+/**
+ * Makes the inputs of a case (the same for every backend), runs the kernel and returns its outputs. dtype: that of
+ * activations and weights, f32 or bf16; f32 for kernels that know no other.
+ */
+typedef Outputs RunCase(const Backend *be, DType dtype, const void *one_case, Arena *arena);
 
 static inline void add_output(Outputs *out, Tensor t, double tolerance)
 {
@@ -39,20 +45,15 @@ static inline void add_output(Outputs *out, Tensor t, double tolerance)
 static inline double element(Tensor t, int64_t i)
 {
     switch (t.dtype) {
-    case DTYPE_F32: return (double)((const float *)t.data)[i];
-    case DTYPE_F64: return ((const double *)t.data)[i];
     case DTYPE_I32: return ((const int32_t *)t.data)[i];
     case DTYPE_I64: return (double)((const int64_t *)t.data)[i];
-    default: fail_msg("no element access for %s", dtype_name(t.dtype)); return 0;
+    default: return ref_load(t, i);
     }
 }
 
 static inline void set_element(Tensor t, int64_t i, double value)
 {
-    if (t.dtype == DTYPE_F32)
-        ((float *)t.data)[i] = (float)value;
-    else
-        ((double *)t.data)[i] = value;
+    ref_store(t, i, value);
 }
 
 /** Nearly normal values; the name tells tensors of one case apart. */
@@ -89,14 +90,23 @@ static inline Tensor as_vector(Tensor t)
     return tensor1(t.data, t.dtype, tensor_size(t));
 }
 
+/** One unit of the last place of the larger of two bf16 numbers; 0 for other dtypes. */
+static inline double last_place(DType dtype, double a, double b)
+{
+    double larger = fmax(fmax(fabs(a), fabs(b)), 0x1p-126);
+    return dtype == DTYPE_BF16 && isfinite(larger) ? ldexp(1, ilogb(larger) - 7) : 0;
+}
+
 static inline void assert_near(Tensor got, Tensor want, double tolerance, double floor,
                                const char *what)
 {
     double largest = floor, worst = 0;
     int64_t at = 0;
     for (int64_t i = 0; i < tensor_size(want); i++) {
-        double magnitude = fabs(element(want, i)), error = fabs(element(got, i) - element(want, i));
-        if (magnitude > largest) largest = magnitude;
+        double x = element(want, i), y = element(got, i);
+        double error = fmax(fabs(y - x) - last_place(want.dtype, x, y), 0);
+        if (isnan(x) || isnan(y)) error = NAN;
+        if (fabs(x) > largest) largest = fabs(x);
         if (!(error <= worst)) worst = error, at = i; /* NaN counts as worst */
     }
     if (!(worst <= tolerance * largest))
@@ -117,26 +127,27 @@ static inline void assert_same_bits(Tensor got, Tensor want, const char *what)
 }
 
 /** cpu against ref, and cpu with 2, 3, 4 threads against cpu with one, to the bit. */
-static inline void check_case(RunCase *run, const void *one_case, const char *name)
+static inline void check_case(RunCase *run, DType dtype, const void *one_case, const char *name)
 {
     Arena arena;
     arena_init(&arena, "test");
     Backend be;
     backend_ref_init(&be, 1);
-    Outputs want = run(&be, one_case, &arena);
+    Outputs want = run(&be, dtype, one_case, &arena);
     backend_cpu_init(&be, 1);
-    Outputs one = run(&be, one_case, &arena);
+    Outputs one = run(&be, dtype, one_case, &arena);
     for (int i = 0; i < want.n; i++) {
         char what[96];
-        snprintf(what, sizeof what, "%s, output %d", name, i);
+        snprintf(what, sizeof what, "%s %s, output %d", dtype_name(dtype), name, i);
         assert_near(one.at[i], want.at[i], want.tolerance[i], want.floor[i], what);
     }
     for (int threads = 2; threads <= 4; threads++) {
         backend_cpu_init(&be, threads);
-        Outputs many = run(&be, one_case, &arena);
+        Outputs many = run(&be, dtype, one_case, &arena);
         for (int i = 0; i < want.n; i++) {
             char what[96];
-            snprintf(what, sizeof what, "%s, output %d, %d threads", name, i, threads);
+            snprintf(what, sizeof what, "%s %s, output %d, %d threads", dtype_name(dtype), name, i,
+                     threads);
             assert_same_bits(many.at[i], one.at[i], what);
         }
     }
@@ -144,11 +155,18 @@ static inline void check_case(RunCase *run, const void *one_case, const char *na
 }
 
 /** All rows of a list of cases that are not for benchmarks only. */
-#define CHECK_CASES(run, list) \
+#define CHECK_CASES(run, dtype, list) \
     do { \
         for (size_t check_i = 0; check_i < N_CASES(list); check_i++) { \
             char check_name[64]; \
             snprintf(check_name, sizeof check_name, "%s row %zu", #list, check_i); \
-            if (!(list)[check_i].bench_only) check_case(run, &(list)[check_i], check_name); \
+            if (!(list)[check_i].bench_only) check_case(run, dtype, &(list)[check_i], check_name); \
         } \
+    } while (0)
+
+/** The same in each dtype of models. */
+#define CHECK_CASES_BOTH(run, list) \
+    do { \
+        CHECK_CASES(run, DTYPE_F32, list); \
+        CHECK_CASES(run, DTYPE_BF16, list); \
     } while (0)

@@ -28,7 +28,8 @@ static Setup make_setup(const AttentionCase *c, DType dtype, Arena *arena)
     s.dq = filled_tensor(arena, dtype, nq, q_cols, (double)NAN);
     s.dk = filled_tensor(arena, dtype, nk, k_cols, (double)NAN);
     s.dv = filled_tensor(arena, dtype, nk, k_cols, (double)NAN);
-    s.lse = filled_tensor(arena, dtype, c->n_heads, nq, (double)NAN);
+    s.lse =
+        filled_tensor(arena, dtype == DTYPE_F64 ? dtype : DTYPE_F32, c->n_heads, nq, (double)NAN);
     return s;
 }
 
@@ -70,25 +71,29 @@ static void backward(const Backend *be, const AttentionCase *c, const Setup *s, 
                                                         .scratch = arena});
 }
 
-static Outputs run_attention(const Backend *be, const void *one_case, Arena *arena)
+static Outputs run_attention(const Backend *be, DType dtype, const void *one_case, Arena *arena)
 {
-    Setup s = make_setup(one_case, DTYPE_F32, arena);
+    Setup s = make_setup(one_case, dtype, arena), b = make_setup(one_case, dtype, arena);
     forward(be, one_case, &s, arena);
-    backward(be, one_case, &s, arena);
+    /* o and lse as inputs of backward are the same for all backends */
+    Backend ref;
+    backend_ref_init(&ref, 1);
+    forward(&ref, one_case, &b, arena);
+    backward(be, one_case, &b, arena);
     Outputs out = {0};
     add_output(&out, s.o, tolerance);
     add_output(&out, s.lse, tolerance);
-    add_output(&out, s.dq, tolerance);
-    add_output(&out, s.dk, tolerance);
+    add_output(&out, b.dq, tolerance);
+    add_output(&out, b.dk, tolerance);
     out.floor[2] = out.floor[3] = 1; /* dp - do * o is 0 for a token alone */
-    add_output(&out, s.dv, tolerance);
+    add_output(&out, b.dv, tolerance);
     return out;
 }
 
 static void attention__cpu_is_ref_and_ignores_threads(void **state)
 {
     (void)state;
-    CHECK_CASES(run_attention, attention_cases);
+    CHECK_CASES_BOTH(run_attention, attention_cases);
 }
 
 /** The last query alone against all keys gives the last row of the whole: what generation relies on. */
@@ -164,11 +169,11 @@ static void attention__huge_scores_stay_finite_and_nan_stays_nan(void **state)
     arena_free(&arena);
 }
 
-static Outputs run_rope(const Backend *be, const void *one_case, Arena *arena)
+static Outputs run_rope(const Backend *be, DType dtype, const void *one_case, Arena *arena)
 {
     const RowsCase *c = one_case;
     int64_t rows = c->rows, dim = 2 * c->cols, heads = 3;
-    Tensor x = arena_tensor3(arena, DTYPE_F32, rows, heads, dim);
+    Tensor x = arena_tensor3(arena, dtype, rows, heads, dim);
     fill_random(x, "x");
     Tensor cosine = random_tensor(arena, DTYPE_F32, 10, c->cols, "cos");
     Tensor sine = random_tensor(arena, DTYPE_F32, 10, c->cols, "sin");
@@ -185,7 +190,7 @@ static Outputs run_rope(const Backend *be, const void *one_case, Arena *arena)
 static void rope__cpu_is_ref_and_ignores_threads(void **state)
 {
     (void)state;
-    CHECK_CASES(run_rope, rows_cases);
+    CHECK_CASES_BOTH(run_rope, rows_cases);
 }
 
 static void rope__inverse_turns_back(void **state)

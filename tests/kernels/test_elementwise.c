@@ -3,22 +3,22 @@
 /* A few roundings of single elements, or sums over a row of at most 257 in 4 or more lanes. */
 static const double tolerance = 1e-6;
 
-static Outputs run_rmsnorm(const Backend *be, const void *one_case, Arena *arena)
+static Outputs run_rmsnorm(const Backend *be, DType dtype, const void *one_case, Arena *arena)
 {
     const RowsCase *c = one_case;
-    Tensor x = random_tensor(arena, DTYPE_F32, c->rows, c->cols, "x");
-    Tensor w = as_vector(random_tensor(arena, DTYPE_F32, 1, c->cols, "w"));
-    Tensor y = filled_tensor(arena, DTYPE_F32, c->rows, c->cols, (double)NAN);
+    Tensor x = random_tensor(arena, dtype, c->rows, c->cols, "x");
+    Tensor w = as_vector(random_tensor(arena, dtype, 1, c->cols, "w"));
+    Tensor y = filled_tensor(arena, dtype, c->rows, c->cols, (double)NAN);
     Tensor rstd = arena_tensor1(arena, DTYPE_F32, c->rows);
     be->rmsnorm(be, &(RmsNormArgs){.y_nd = y, .rstd_n = rstd, .x_nd = x, .w_d = w, .eps = 1e-6});
     bool frozen = c->rows % 2 == 0, adds = c->cols % 2;
-    Tensor dx = random_tensor(arena, DTYPE_F32, c->rows, c->cols, "dx");
-    if (!adds) dx = filled_tensor(arena, DTYPE_F32, c->rows, c->cols, (double)NAN);
+    Tensor dx = random_tensor(arena, dtype, c->rows, c->cols, "dx");
+    if (!adds) dx = filled_tensor(arena, dtype, c->rows, c->cols, (double)NAN);
     Tensor dw = as_vector(random_tensor(arena, DTYPE_F32, 1, c->cols, "dw"));
     be->rmsnorm_backward(
         be, &(RmsNormBackwardArgs){.dx_nd = dx,
                                    .dw_d = frozen ? (Tensor){0} : dw,
-                                   .dy_nd = random_tensor(arena, DTYPE_F32, c->rows, c->cols, "dy"),
+                                   .dy_nd = random_tensor(arena, dtype, c->rows, c->cols, "dy"),
                                    .x_nd = x,
                                    .w_d = w,
                                    .rstd_n = rstd,
@@ -36,26 +36,51 @@ static Outputs run_rmsnorm(const Backend *be, const void *one_case, Arena *arena
 static void rmsnorm__cpu_is_ref_and_ignores_threads(void **state)
 {
     (void)state;
-    CHECK_CASES(run_rmsnorm, rows_cases);
+    CHECK_CASES_BOTH(run_rmsnorm, rows_cases);
 }
 
-static Outputs run_swiglu(const Backend *be, const void *one_case, Arena *arena)
+/** x rstd = 1 + 3/8 of a last place, w = 1.5: rounding twice gives 1.5, once the number above it. */
+static void rmsnorm__bf16_rounds_before_the_weight(void **state)
+{
+    (void)state;
+    Arena arena;
+    arena_init(&arena, "test");
+    Backend be[2];
+    backend_ref_init(&be[0], 1);
+    backend_cpu_init(&be[1], 1);
+    for (int i = 0; i < 2; i++) {
+        Tensor x = filled_tensor(&arena, DTYPE_BF16, 1, 40, 1),
+               y = arena_tensor2(&arena, DTYPE_BF16, 1, 40);
+        Tensor w = as_vector(filled_tensor(&arena, DTYPE_BF16, 1, 40, 1.5));
+        Tensor rstd = arena_tensor1(&arena, DTYPE_F32, 1);
+        double normed = 1 + 0x3p-10; /* eps makes it so: 1 / sqrt(1 + eps) */
+        RmsNormArgs args = {y, rstd, x, w, 1 / (normed * normed) - 1};
+        be[i].rmsnorm(&be[i], &args);
+        assert_true(fabs(element(rstd, 0) - normed) < 1e-6);
+        for (int64_t d = 0; d < 40; d++) assert_true(element(y, d) == 1.5);
+    }
+    arena_free(&arena);
+}
+
+static Outputs run_swiglu(const Backend *be, DType dtype, const void *one_case, Arena *arena)
 {
     const RowsCase *c = one_case;
-    Tensor h = random_tensor(arena, DTYPE_F32, c->rows, 2 * c->cols, "h");
+    Tensor h = random_tensor(arena, dtype, c->rows, 2 * c->cols, "h");
     for (int64_t i = 0; i < tensor_size(h); i += 5) set_element(h, i, 30 * element(h, i));
-    Tensor a = arena_tensor2(arena, DTYPE_F32, c->rows, c->cols);
+    Tensor a = arena_tensor2(arena, dtype, c->rows, c->cols);
     be->swiglu(be, &(SwiGluArgs){.a_nf = a, .h_n2f = h});
     bool weighted = c->rows % 2;
+    /* as input of backward the same for all backends */
+    Tensor a_in = random_tensor(arena, dtype, c->rows, c->cols, "a");
     Tensor dweight = filled_tensor(arena, DTYPE_F32, c->rows, 1, 0);
-    Tensor dh = arena_tensor2(arena, DTYPE_F32, c->rows, 2 * c->cols);
+    Tensor dh = arena_tensor2(arena, dtype, c->rows, 2 * c->cols);
     Tensor weight = random_tensor(arena, DTYPE_F32, c->rows, 1, "weight");
     be->swiglu_backward(
         be, &(SwiGluBackwardArgs){.dh_n2f = dh,
                                   .dweight_n = weighted ? dweight : (Tensor){0},
-                                  .da_nf = random_tensor(arena, DTYPE_F32, c->rows, c->cols, "da"),
+                                  .da_nf = random_tensor(arena, dtype, c->rows, c->cols, "da"),
                                   .h_n2f = h,
-                                  .a_nf = a,
+                                  .a_nf = a_in,
                                   .weight_n = weighted ? weight : (Tensor){0}});
     Outputs out = {0};
     add_output(&out, a, tolerance);
@@ -67,7 +92,7 @@ static Outputs run_swiglu(const Backend *be, const void *one_case, Arena *arena)
 static void swiglu__cpu_is_ref_and_ignores_threads(void **state)
 {
     (void)state;
-    CHECK_CASES(run_swiglu, rows_cases);
+    CHECK_CASES_BOTH(run_swiglu, rows_cases);
 }
 
 static void swiglu__extreme_gates_stay_finite(void **state)
@@ -91,25 +116,25 @@ static void swiglu__extreme_gates_stay_finite(void **state)
     }
 }
 
-static Outputs run_rows(const Backend *be, const void *one_case, Arena *arena)
+static Outputs run_rows(const Backend *be, DType dtype, const void *one_case, Arena *arena)
 {
     const RowsCase *c = one_case;
     enum { SLOTS = 3 };
     int64_t rows = c->rows, cols = c->cols;
-    Tensor x = random_tensor(arena, DTYPE_F32, rows, cols, "x");
+    Tensor x = random_tensor(arena, dtype, rows, cols, "x");
     int32_t *index = ARENA_NEW(arena, int32_t, rows * SLOTS);
     for (int64_t i = 0; i < rows * SLOTS; i++) index[i] = (int32_t)(i * 5 % rows);
     Tensor weight = random_tensor(arena, DTYPE_F32, rows, SLOTS, "weight");
     bool weighted = rows % 2, adds = cols % 2;
-    Tensor gathered = arena_tensor2(arena, DTYPE_F32, rows * SLOTS, cols);
+    Tensor gathered = arena_tensor2(arena, dtype, rows * SLOTS, cols);
     be->gather_rows(be, &(GatherRowsArgs){.y_nd = gathered,
                                           .x_td = x,
                                           .scale_n = weighted ? as_vector(weight) : (Tensor){0},
                                           .index_n = index});
-    Tensor combined = adds ? random_tensor(arena, DTYPE_F32, rows, cols, "y")
-                           : filled_tensor(arena, DTYPE_F32, rows, cols, (double)NAN);
+    Tensor combined = adds ? random_tensor(arena, dtype, rows, cols, "y")
+                           : filled_tensor(arena, dtype, rows, cols, (double)NAN);
     be->combine_rows(be, &(CombineRowsArgs){.y_td = combined,
-                                            .x_rd = gathered,
+                                            .x_rd = x,
                                             .weight_tk = weighted ? weight : (Tensor){0},
                                             .row_tk = index,
                                             .n_slots = SLOTS,
@@ -128,19 +153,19 @@ static Outputs run_rows(const Backend *be, const void *one_case, Arena *arena)
 static void rows__cpu_is_ref_and_ignores_threads(void **state)
 {
     (void)state;
-    CHECK_CASES(run_rows, rows_cases);
+    CHECK_CASES_BOTH(run_rows, rows_cases);
 }
 
-static Outputs run_sums(const Backend *be, const void *one_case, Arena *arena)
+static Outputs run_sums(const Backend *be, DType dtype, const void *one_case, Arena *arena)
 {
     const RowsCase *c = one_case;
-    Tensor a = random_tensor(arena, DTYPE_F32, c->rows, c->cols, "a");
-    Tensor b = random_tensor(arena, DTYPE_F32, c->rows, c->cols, "b");
-    Tensor bias = as_vector(random_tensor(arena, DTYPE_F32, 1, c->cols, "bias"));
+    Tensor a = random_tensor(arena, dtype, c->rows, c->cols, "a");
+    Tensor b = random_tensor(arena, dtype, c->rows, c->cols, "b");
+    Tensor bias = as_vector(random_tensor(arena, dtype, 1, c->cols, "bias"));
     Tensor dbias = as_vector(random_tensor(arena, DTYPE_F32, 1, c->cols, "dbias"));
     be->add(be, a, a, b);
-    be->add_bias(be, b, bias);
     be->bias_backward(be, dbias, b, arena);
+    be->add_bias(be, b, bias);
     Outputs out = {0};
     add_output(&out, a, 0);
     add_output(&out, b, 0);
@@ -151,7 +176,39 @@ static Outputs run_sums(const Backend *be, const void *one_case, Arena *arena)
 static void add__cpu_is_ref_and_ignores_threads(void **state)
 {
     (void)state;
-    CHECK_CASES(run_sums, rows_cases);
+    CHECK_CASES_BOTH(run_sums, rows_cases);
+}
+
+/** Between f32 and bf16 all bit patterns of interest, at all lengths and places within a vector. */
+static void convert__bf16_of_f32_is_ref_to_the_bit(void **state)
+{
+    (void)state;
+    enum { N = 1 << 16 };
+    static float x[N], back[N], want_back[N];
+    static uint16_t small[N], want[N];
+    for (uint32_t i = 0; i < N; i++) {
+        /* every upper half, with lower halves around zero, the tie and the next one */
+        static const uint32_t lower[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+        uint32_t bits = i << 16 | lower[i % 6 ^ (i >> 9) % 2];
+        memcpy(&x[i], &bits, sizeof bits);
+    }
+    Backend ref, cpu;
+    backend_ref_init(&ref, 1);
+    backend_cpu_init(&cpu, 2);
+    for (int64_t first = 0, n = 1; first < N; first += n, n = n % 70 + 1) {
+        int64_t size = n < N - first ? n : N - first;
+        cpu.convert(&cpu, tensor1(small + first, DTYPE_BF16, size),
+                    tensor1(x + first, DTYPE_F32, size));
+        cpu.convert(&cpu, tensor1(back + first, DTYPE_F32, size),
+                    tensor1(small + first, DTYPE_BF16, size));
+    }
+    ref.convert(&ref, tensor1(want, DTYPE_BF16, N), tensor1(x, DTYPE_F32, N));
+    ref.convert(&ref, tensor1(want_back, DTYPE_F32, N), tensor1(want, DTYPE_BF16, N));
+    for (int i = 0; i < N; i++)
+        if (isnan(x[i])) /* its payload stays */
+            assert_true(isnan(back[i]) && signbit(back[i]) == signbit(x[i]));
+        else
+            assert_true(small[i] == want[i] && memcmp(&back[i], &want_back[i], 4) == 0);
 }
 
 /** Rounding to the 16-bit formats: nearest, ties to even, subnormals, overflow, NaN. */
@@ -205,10 +262,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm__cpu_is_ref_and_ignores_threads),
+        cmocka_unit_test(rmsnorm__bf16_rounds_before_the_weight),
         cmocka_unit_test(swiglu__cpu_is_ref_and_ignores_threads),
         cmocka_unit_test(swiglu__extreme_gates_stay_finite),
         cmocka_unit_test(rows__cpu_is_ref_and_ignores_threads),
         cmocka_unit_test(add__cpu_is_ref_and_ignores_threads),
+        cmocka_unit_test(convert__bf16_of_f32_is_ref_to_the_bit),
         cmocka_unit_test(convert__rounds_to_nearest_even),
     };
     return cmocka_run_group_tests_name("kernels/elementwise", tests, NULL, NULL);

@@ -1,11 +1,11 @@
 #include "kernels/kernel_check.h"
 
-static Outputs run_loss(const Backend *be, const void *one_case, Arena *arena)
+static Outputs run_loss(const Backend *be, DType dtype, const void *one_case, Arena *arena)
 {
     const LossCase *c = one_case;
     Outputs out = {0};
     for (int want_grad = 0; want_grad < 2; want_grad++) {
-        Tensor logit = random_tensor(arena, DTYPE_F32, c->rows, c->n_ids, "logit");
+        Tensor logit = random_tensor(arena, dtype, c->rows, c->n_ids, "logit");
         int32_t *target = ARENA_NEW(arena, int32_t, c->rows);
         double *weight = ARENA_NEW(arena, double, c->rows), *loss = ARENA_NEW(arena, double, 1);
         for (int64_t n = 0; n < c->rows; n++) {
@@ -23,7 +23,7 @@ static Outputs run_loss(const Backend *be, const void *one_case, Arena *arena)
 static void cross_entropy__cpu_is_ref_and_ignores_threads(void **state)
 {
     (void)state;
-    CHECK_CASES(run_loss, loss_cases);
+    CHECK_CASES(run_loss, DTYPE_F32, loss_cases);
 }
 
 /** By hand: two ids, equal logits; and rows without a target get zeros and add nothing, not even a NaN. */

@@ -2,15 +2,13 @@
 
 static const int64_t sizes[] = {1, 7, 4096, 4097, 10000, 100003};
 
-static Outputs run_optimizer(const Backend *be, const void *one_case, Arena *arena)
+static Outputs run_optimizer(const Backend *be, DType dtype, const void *one_case, Arena *arena)
 {
     const int64_t *n = one_case;
-    Tensor w = random_tensor(arena, DTYPE_F32, 1, *n, "w"),
-           g = random_tensor(arena, DTYPE_F32, 1, *n, "g");
-    Tensor m = random_tensor(arena, DTYPE_F32, 1, *n, "m"),
-           v = random_tensor(arena, DTYPE_F32, 1, *n, "v");
+    Tensor w = random_tensor(arena, dtype, 1, *n, "w"), g = random_tensor(arena, dtype, 1, *n, "g");
+    Tensor m = random_tensor(arena, dtype, 1, *n, "m"), v = random_tensor(arena, dtype, 1, *n, "v");
     for (int64_t i = 0; i < *n; i++) set_element(v, i, fabs(element(v, i)));
-    Tensor sgd_w = random_tensor(arena, DTYPE_F32, 1, *n, "w");
+    Tensor sgd_w = random_tensor(arena, dtype, 1, *n, "w");
     be->adamw(be, &(AdamWArgs){.w = w,
                                .g = g,
                                .m = m,
@@ -41,7 +39,7 @@ static void optimizer__cpu_is_ref_and_ignores_threads(void **state)
     for (size_t i = 0; i < N_CASES(sizes); i++) {
         char name[32];
         snprintf(name, sizeof name, "size %lld", (long long)sizes[i]);
-        check_case(run_optimizer, &sizes[i], name);
+        check_case(run_optimizer, DTYPE_F32, &sizes[i], name);
     }
 }
 

@@ -1,24 +1,24 @@
 #include "kernels/kernel_check.h"
 
-static Outputs run_router(const Backend *be, const void *one_case, Arena *arena)
+static Outputs run_router(const Backend *be, DType dtype, const void *one_case, Arena *arena)
 {
     const RouterCase *c = one_case;
     int64_t n = c->n_tokens, e = c->n_experts, k = c->n_slots;
-    RouterArgs args = {.p_te = arena_tensor2(arena, DTYPE_F32, n, e),
-                       .lse_t = arena_tensor1(arena, DTYPE_F32, n),
-                       .weight_tk = arena_tensor2(arena, DTYPE_F32, n, k),
+    RouterArgs args = {.p_te = arena_tensor2(arena, dtype, n, e),
+                       .lse_t = arena_tensor1(arena, dtype, n),
+                       .weight_tk = arena_tensor2(arena, dtype, n, k),
                        .id_tk = arena_tensor2(arena, DTYPE_I32, n, k),
                        .count_e = ARENA_NEW(arena, int64_t, e),
                        .prob_sum_e = ARENA_NEW(arena, double, e),
-                       .logit_te = random_tensor(arena, DTYPE_F32, n, e, "logit"),
+                       .logit_te = random_tensor(arena, dtype, n, e, "logit"),
                        .normalise = c->normalise,
                        .scratch = arena};
     for (int64_t i = 0; i < e; i++) args.count_e[i] = 99, args.prob_sum_e[i] = 99; /* overwritten */
     be->router(be, &args);
     double *balance = ARENA_NEW(arena, double, e);
     for (int64_t i = 0; i < e; i++) balance[i] = 0.1 * (double)i;
-    RouterBackwardArgs back = {.dlogit_te = arena_tensor2(arena, DTYPE_F32, n, e),
-                               .dweight_tk = random_tensor(arena, DTYPE_F32, n, k, "dweight"),
+    RouterBackwardArgs back = {.dlogit_te = arena_tensor2(arena, dtype, n, e),
+                               .dweight_tk = random_tensor(arena, dtype, n, k, "dweight"),
                                .p_te = args.p_te,
                                .lse_t = args.lse_t,
                                .weight_tk = args.weight_tk,
@@ -41,7 +41,7 @@ static Outputs run_router(const Backend *be, const void *one_case, Arena *arena)
 static void router__cpu_is_ref_and_ignores_threads(void **state)
 {
     (void)state;
-    CHECK_CASES(run_router, router_cases);
+    CHECK_CASES(run_router, DTYPE_F32, router_cases);
 }
 
 /** Ties go to the lower index; counts are those of the ids; weights of the chosen sum to 1. */

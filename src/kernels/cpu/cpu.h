@@ -1,6 +1,8 @@
 #pragma once
 /**
- * The fast f32 kernels of backend_cpu_init. A call with other dtypes goes to the reference kernel of the same name.
+ * The fast kernels of backend_cpu_init, for f32 models and for bf16 ones: activations and working weights in bf16, all that
+ * kernels/backend.h calls f32+ in f32. Every sum is f32 and rounded once. A call with other dtypes goes to the reference
+ * kernel of the same name.
  *
  * Results depend on shapes and values only: work is cut at borders fixed by shapes, each piece is computed by one thread
  * in a fixed order, and partial results are added in the order of the pieces. Which thread takes which piece is free.
@@ -15,18 +17,48 @@
 /** A product as one thread sees it: c [m, n] = alpha op(a) op(b) + beta c; ld*: elements from row to row as stored. */
 typedef struct Product {
     int64_t m, n, k;
-    const float *a, *b;
-    float *c;
+    const void *a, *b;
+    void *c;
     int64_t lda, ldb, ldc;
+    DType dtype_a, dtype_b, dtype_c; /* each f32 (also if left out) or bf16 */
     bool trans_a, trans_b;
     float alpha, beta; /* beta 0: c is not read */
 } Product;
 
 /**
  * On the calling thread alone. An element of c has the same bits whatever m and n are and wherever it stands, so
- * callers may cut c as they like, but never k. Takes about 550 KiB of stack.
+ * callers may cut c as they like, but never k. Takes about 800 KiB of stack.
+ *
+ * Numerics: sums over k in f32; c rounded once if it is bf16. Two bf16 inputs are multiplied by the machine's dot product
+ *           of bf16 pairs where there is a fast one (AVX512-BF16 of AMD: bf16 and f32 below 2^-126 count as 0, sums in
+ *           another order), else widened to f32. Another way to multiply them, by AMX tiles or a library, goes in here,
+ *           as long as it keeps the promise about cuts.
  */
 void cpu_product(const Product *p);
+
+/** Address of element i of an array that is f32 or bf16. */
+static inline void *cpu_element(const void *x, DType dtype, int64_t i)
+{
+    return (char *)x + i * (dtype == DTYPE_BF16 ? 2 : 4);
+}
+
+static inline int64_t cpu_smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/** The part of a product that gives `rows` rows from `row` on and `cols` columns from `col` on, fewer at the ends. */
+static inline Product product_piece(const Product *whole, int64_t row, int64_t rows, int64_t col,
+                                    int64_t cols)
+{
+    Product p = *whole;
+    p.m = cpu_smaller(whole->m - row, rows);
+    p.n = cpu_smaller(whole->n - col, cols);
+    p.a = cpu_element(p.a, p.dtype_a, p.trans_a ? row : row * p.lda);
+    p.b = cpu_element(p.b, p.dtype_b, p.trans_b ? col * p.ldb : col);
+    p.c = cpu_element(p.c, p.dtype_c, row * p.ldc + col);
+    return p;
+}
 
 /** How many threads to use for about this many multiply-adds (or what takes as long). */
 static inline int cpu_threads(const Backend *be, double operations)
@@ -40,9 +72,10 @@ static inline int cpu_thread(void)
     return omp_get_thread_num();
 }
 
-static inline int64_t cpu_smaller(int64_t a, int64_t b)
+/** Whether there are kernels for it. */
+static inline bool cpu_dtype(DType dtype)
 {
-    return a < b ? a : b;
+    return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
 }
 
 static inline int64_t cpu_blocks(int64_t n, int64_t block)

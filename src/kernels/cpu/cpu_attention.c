@@ -9,6 +9,7 @@
 typedef struct Buffers {
     float score[QUERY_BLOCK * KEY_BLOCK];
     float most[QUERY_BLOCK], sum[QUERY_BLOCK];
+    float *o; /* [QUERY_BLOCK, C] */
 } Buffers;
 
 /** Scores of the first `seen` keys become e^(score - most), later ones 0; returns what the sums so far shrink by. */
@@ -39,16 +40,19 @@ static void attention_unit(const AttentionArgs *args, int s, int64_t h, int64_t 
     int64_t rows = cpu_smaller(nq - first_row, QUERY_BLOCK), row = args->cu_q[s] + first_row;
     int64_t kv_at = args->cu_k[s] * k_cols + h / (args->n_heads / args->n_kv_heads) * dim;
     int64_t seen_first = first_row + nk - nq + 1, seen_last = seen_first + rows - 1;
-    float *o = (float *)args->o_tq.data + row * q_cols + h * dim;
+    DType dtype = args->q_tq.dtype;
+    float *o = buffers->o;
     for (int64_t i = 0; i < rows; i++) buffers->most[i] = -INFINITY, buffers->sum[i] = 0;
     for (int64_t k0 = 0; k0 < seen_last; k0 += KEY_BLOCK) {
         int64_t n = cpu_smaller(seen_last - k0, KEY_BLOCK);
         Product scores = {.m = rows,
                           .n = n,
                           .k = dim,
-                          .a = (const float *)args->q_tq.data + row * q_cols + h * dim,
-                          .b = (const float *)args->k_tk.data + kv_at + k0 * k_cols,
+                          .a = tensor_at(args->q_tq, row * q_cols + h * dim),
+                          .b = tensor_at(args->k_tk, kv_at + k0 * k_cols),
                           .c = buffers->score,
+                          .dtype_a = dtype,
+                          .dtype_b = dtype,
                           .lda = q_cols,
                           .ldb = k_cols,
                           .ldc = n,
@@ -64,17 +68,18 @@ static void attention_unit(const AttentionArgs *args, int s, int64_t h, int64_t 
             }
             float shrink = soften(score, seen, n, &buffers->most[i], &buffers->sum[i]);
             if (k0 > 0)
-                for (int64_t c = 0; c < dim; c++) o[i * q_cols + c] *= shrink;
+                for (int64_t c = 0; c < dim; c++) o[i * dim + c] *= shrink;
         }
         Product weighted = {.m = rows,
                             .n = dim,
                             .k = n,
                             .a = buffers->score,
-                            .b = (const float *)args->v_tk.data + kv_at + k0 * k_cols,
+                            .b = tensor_at(args->v_tk, kv_at + k0 * k_cols),
+                            .dtype_b = dtype,
                             .c = o,
                             .lda = n,
                             .ldb = k_cols,
-                            .ldc = q_cols,
+                            .ldc = dim,
                             .alpha = 1,
                             .beta = k0 > 0 ? 1 : 0};
         cpu_product(&weighted);
@@ -82,16 +87,17 @@ static void attention_unit(const AttentionArgs *args, int s, int64_t h, int64_t 
     float *lse = (float *)args->lse_ht.data + h * args->cu_q[args->n_segments] + row;
     for (int64_t i = 0; i < rows; i++) {
         vec inverse = vec_set(1 / buffers->sum[i]);
+        int64_t at = (row + i) * q_cols + h * dim;
         for (int64_t c = 0; c < dim; c += LANES)
-            vec_store_to(o + i * q_cols + c, inverse * vec_load_to(o + i * q_cols + c, dim - c),
-                         dim - c);
+            vec_write(dtype, args->o_tq.data, at + c,
+                      inverse * vec_load_to(o + i * dim + c, dim - c), dim - c);
         lse[i] = (float)((double)buffers->most[i] + log((double)buffers->sum[i]));
     }
 }
 
 void cpu_attention(const Backend *be, const AttentionArgs *args)
 {
-    if (args->q_tq.dtype != DTYPE_F32) {
+    if (!cpu_dtype(args->q_tq.dtype)) {
         ref_attention(be, args);
         return;
     }
@@ -103,6 +109,8 @@ void cpu_attention(const Backend *be, const AttentionArgs *args)
         pairs += (double)(args->cu_q[s + 1] - args->cu_q[s]) * (args->cu_k[s + 1] - args->cu_k[s]);
     int threads = cpu_threads(be, pairs * (double)(args->n_heads * (args->head_dim + 10)));
     Buffers *buffers = arena_take(args->scratch, size_mul((size_t)threads, sizeof *buffers));
+    for (int i = 0; i < threads; i++)
+        buffers[i].o = ARENA_NEW(args->scratch, float, QUERY_BLOCK * args->head_dim);
     int64_t n_units = first[args->n_segments];
     /* units of short segments cost little: several at a time */
     int chunk = n_units >= 64 * threads ? 8 : 1;

@@ -27,23 +27,18 @@ static Grid grid_of(const Product *p, int64_t n)
 static void piece_product(const Product *whole, Grid grid, int64_t index)
 {
     int64_t row = index / grid.across * grid.rows, col = index % grid.across * grid.cols;
-    Product piece = *whole;
-    piece.m = cpu_smaller(whole->m - row, grid.rows);
-    piece.n = cpu_smaller(whole->n - col, grid.cols);
-    piece.a += whole->trans_a ? row : row * whole->lda;
-    piece.b += whole->trans_b ? col * whole->ldb : col;
-    piece.c += row * whole->ldc + col;
+    Product piece = product_piece(whole, row, grid.rows, col, grid.cols);
     cpu_product(&piece);
 }
 
-static bool all_f32(Tensor a, Tensor b, Tensor c)
+static bool takes(Tensor a, Tensor b, Tensor c)
 {
-    return a.dtype == DTYPE_F32 && b.dtype == DTYPE_F32 && c.dtype == DTYPE_F32;
+    return cpu_dtype(a.dtype) && cpu_dtype(b.dtype) && cpu_dtype(c.dtype);
 }
 
 void cpu_gemm(const Backend *be, const GemmArgs *args)
 {
-    if (!all_f32(args->a, args->b, args->c)) {
+    if (!takes(args->a, args->b, args->c)) {
         ref_gemm(be, args);
         return;
     }
@@ -56,6 +51,9 @@ void cpu_gemm(const Backend *be, const GemmArgs *args)
                  .lda = args->a.dim[1],
                  .ldb = args->b.dim[1],
                  .ldc = args->c.dim[1],
+                 .dtype_a = args->a.dtype,
+                 .dtype_b = args->b.dtype,
+                 .dtype_c = args->c.dtype,
                  .trans_a = args->trans_a,
                  .trans_b = args->trans_b,
                  .alpha = 1,
@@ -77,18 +75,23 @@ static Product expert_product(const GroupedGemmArgs *args, int64_t e)
     int64_t first = args->offset_e[e], rows = args->offset_e[e + 1] - first;
     Tensor stack = weight ? args->c : args->b; /* [E, O, I] */
     int64_t out = stack.dim[1], in = stack.dim[2], a_cols = args->a.dim[1];
-    Product p = {.a = (const float *)args->a.data + first * a_cols, .lda = a_cols, .alpha = 1};
+    Product p = {.a = tensor_at(args->a, first * a_cols),
+                 .lda = a_cols,
+                 .dtype_a = args->a.dtype,
+                 .dtype_b = args->b.dtype,
+                 .dtype_c = args->c.dtype,
+                 .alpha = 1};
     if (weight) {
         p.m = out, p.n = in, p.k = rows;
-        p.b = (const float *)args->b.data + first * in, p.ldb = in;
-        p.c = (float *)args->c.data + e * out * in, p.ldc = in;
+        p.b = tensor_at(args->b, first * in), p.ldb = in;
+        p.c = tensor_at(args->c, e * out * in), p.ldc = in;
         p.trans_a = true;
         p.beta = 1;
     } else {
         bool forward = args->kind == GROUPED_FORWARD;
         p.m = rows, p.n = forward ? out : in, p.k = forward ? in : out;
-        p.b = (const float *)args->b.data + e * out * in, p.ldb = in;
-        p.c = (float *)args->c.data + first * p.n, p.ldc = p.n;
+        p.b = tensor_at(args->b, e * out * in), p.ldb = in;
+        p.c = tensor_at(args->c, first * p.n), p.ldc = p.n;
         p.trans_b = forward;
         p.beta = (float)args->beta;
     }
@@ -97,7 +100,7 @@ static Product expert_product(const GroupedGemmArgs *args, int64_t e)
 
 void cpu_grouped_gemm(const Backend *be, const GroupedGemmArgs *args)
 {
-    if (!all_f32(args->a, args->b, args->c)) {
+    if (!takes(args->a, args->b, args->c)) {
         ref_grouped_gemm(be, args);
         return;
     }

@@ -3,7 +3,12 @@
  * Vectors of LANES floats, the widest the compiler may use, and the few operations the kernels need. Loops are written
  * with them rather than left to the vectoriser, so that the order of every sum is what the source says:
  * no peeling by alignment, no change with the optimisation level.
+ *
+ * In memory the numbers are f32 or bf16; arithmetic is f32 always. A loop over both is written once, with vec_read and
+ * vec_write, in an ALWAYS_INLINE function that BY_DTYPE calls with the dtype as a constant.
  */
+#include "core/tensor.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -20,7 +25,10 @@ enum { LANES = 4 };
 
 typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+typedef uint32_t uvec __attribute__((vector_size(LANES * 4)));
+typedef uint16_t halves __attribute__((vector_size(LANES * 2)));
 typedef float vec_unaligned __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef uint16_t halves_unaligned __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
 
 static inline vec vec_load(const float *p)
 {
@@ -115,6 +123,87 @@ static inline vec vec_max(vec a, vec b)
 {
     return vec_select(a > b, a, b);
 }
+
+/** bf16 is the upper half of an f32. */
+static inline vec vec_of_bf16(halves x)
+{
+    return (vec)(__builtin_convertvector(x, uvec) << 16);
+}
+
+/**
+ * x rounded to bf16, in the upper halves; what the lower ones hold doesn't matter. To nearest, ties to even: half of the
+ * last kept place, less one when that is even, carries where it should. NaN stays NaN.
+ */
+static inline uvec bf16_above(vec x)
+{
+    uvec bits = (uvec)x, rounded = bits + 0x7fff + (bits >> 16 & 1), quiet = bits | 0x400000;
+#if defined(__AVX512F__)
+    __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    return (uvec)_mm512_mask_mov_epi32((__m512i)rounded, is_nan, (__m512i)quiet);
+#else
+    return (uvec)vec_select(x == x, (vec)rounded, (vec)quiet);
+#endif
+}
+
+static inline halves vec_to_bf16(vec x)
+{
+    return __builtin_convertvector(bf16_above(x) >> 16, halves);
+}
+
+/** LANES bf16, zeros behind the first n < LANES. */
+static inline halves halves_load_part(const uint16_t *p, int64_t n)
+{
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    return (halves)_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), p);
+#else
+    halves x = {0};
+    memcpy(&x, p, (size_t)n * sizeof *p);
+    return x;
+#endif
+}
+
+static inline void halves_store_part(uint16_t *p, halves x, int64_t n)
+{
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), (__m256i)x);
+#else
+    memcpy(p, &x, (size_t)n * sizeof *p);
+#endif
+}
+
+#define ALWAYS_INLINE __attribute__((always_inline)) static inline
+
+/** Elements i … of x, which is f32 or bf16; zeros behind the `left` ones that are there. */
+ALWAYS_INLINE vec vec_read(DType dtype, const void *x, int64_t i, int64_t left)
+{
+    if (dtype != DTYPE_BF16) return vec_load_to((const float *)x + i, left);
+    const uint16_t *p = (const uint16_t *)x + i;
+    if (left >= LANES) return vec_of_bf16(*(const halves_unaligned *)p);
+    return vec_of_bf16(halves_load_part(p, left));
+}
+
+/** Rounds if x is bf16. */
+ALWAYS_INLINE void vec_write(DType dtype, void *x, int64_t i, vec value, int64_t left)
+{
+    uint16_t *p = (uint16_t *)x + i;
+    if (dtype != DTYPE_BF16)
+        vec_store_to((float *)x + i, value, left);
+    else if (left >= LANES)
+        *(halves_unaligned *)p = vec_to_bf16(value);
+    else
+        halves_store_part(p, vec_to_bf16(value), left);
+}
+
+/** value as it would be read again after vec_write. */
+ALWAYS_INLINE vec vec_rounded(DType dtype, vec value)
+{
+    if (dtype == DTYPE_BF16) return (vec)(bf16_above(value) & 0xffff0000u);
+    return value;
+}
+
+/** function(dtype, …), where the compiler sees a constant dtype. */
+#define BY_DTYPE(dtype, function, ...) \
+    ((dtype) == DTYPE_BF16 ? function(DTYPE_BF16, __VA_ARGS__) : function(DTYPE_F32, __VA_ARGS__))
 
 typedef float vec4 __attribute__((vector_size(16)));
 typedef int32_t ivec4 __attribute__((vector_size(16)));

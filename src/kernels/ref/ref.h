@@ -7,6 +7,8 @@
  */
 #include "kernels/backend.h"
 
+#include <string.h>
+
 /* Element i of a tensor of any float dtype (f32, f64, bf16, f16). */
 double ref_load_any(Tensor t, int64_t i);
 void ref_store_any(Tensor t, int64_t i, double value);
@@ -15,6 +17,13 @@ static inline double ref_load(Tensor t, int64_t i)
 {
     if (t.dtype == DTYPE_F32) return (double)((const float *)t.data)[i];
     if (t.dtype == DTYPE_F64) return ((const double *)t.data)[i];
+    if (t.dtype == DTYPE_BF16) {
+        uint32_t bits = (uint32_t)((const uint16_t *)t.data)[i]
+                        << 16; /* the upper half of an f32 */
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        return (double)x;
+    }
     return ref_load_any(t, i);
 }
 

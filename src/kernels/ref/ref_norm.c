@@ -14,8 +14,9 @@ void ref_rmsnorm(const Backend *be, const RmsNormArgs *args)
         }
         double rstd = 1 / sqrt(sum / (double)cols + args->eps);
         for (int64_t d = 0; d < cols; d++) {
-            double normed = ref_load(args->x_nd, n * cols + d) * rstd;
-            ref_store(args->y_nd, n * cols + d, ref_load(args->w_d, d) * normed);
+            int64_t i = n * cols + d;
+            ref_store(args->y_nd, i, ref_load(args->x_nd, i) * rstd); /* rounds */
+            ref_store(args->y_nd, i, ref_load(args->w_d, d) * ref_load(args->y_nd, i));
         }
         ref_store(args->rstd_n, n, rstd);
     }
