@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "kernels/ref/ref.h"
 #include "nn/run.h"
 
 #include <math.h>
@@ -32,8 +33,10 @@ typedef struct Fixture {
     Run run;
 } Fixture;
 
+/** dtype: of activations and weights; what a bf16 model has in f32 is f32. */
 static inline void fixture_open(Fixture *f, DType dtype)
 {
+    DType acc = dtype == DTYPE_BF16 ? DTYPE_F32 : dtype;
     *f = (Fixture){0};
     arena_init(&f->model, "model");
     arena_init(&f->data, "data");
@@ -42,9 +45,9 @@ static inline void fixture_open(Fixture *f, DType dtype)
     arena_init(&f->f_to_w, "f_to_w");
     arena_init(&f->i_to_w, "i_to_w");
     backend_ref_init(&f->be, 1);
-    paramset_init(&f->set, &f->model, dtype, dtype);
-    f->run = (Run){
-        .be = &f->be, .scratch = &f->scratch, .mb = &f->mb, .dtype = dtype, .dtype_acc = dtype};
+    paramset_init(&f->set, &f->model, dtype, acc);
+    f->run =
+        (Run){.be = &f->be, .scratch = &f->scratch, .mb = &f->mb, .dtype = dtype, .dtype_acc = acc};
 }
 
 static inline void fixture_close(Fixture *f)
@@ -61,15 +64,12 @@ static inline int fixture_growths(const Fixture *f)
 
 static inline double load(Tensor t, int64_t i)
 {
-    return t.dtype == DTYPE_F64 ? ((double *)t.data)[i] : (double)((float *)t.data)[i];
+    return ref_load(t, i);
 }
 
 static inline void store(Tensor t, int64_t i, double value)
 {
-    if (t.dtype == DTYPE_F64)
-        ((double *)t.data)[i] = value;
-    else
-        ((float *)t.data)[i] = (float)value;
+    ref_store(t, i, value);
 }
 
 /** mean + scale * normal, keyed by a name. */
