@@ -724,7 +724,6 @@ static void bad_input__what_is_not_built_says_so(void **state)
 {
     (void)state;
     static const char *const rows[][3] = {
-        {"model", "dtype", "bf16"},
         {"model", "chat_template", "llama3"},
         {"model", "chat_template", "deepseek_v3"},
         {"model", "chat_template", "gpt_oss"},

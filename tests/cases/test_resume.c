@@ -82,6 +82,7 @@ static void resume__equals_the_uninterrupted_run(void **state)
         {"dense first", {.kind = FIXTURE_DENSE_FIRST}, NULL, {2, "1f1b", 0, 1, NULL}, {3, "gpipe", 0, 1, NULL}},
         {"fused", {.kind = FIXTURE_MOE, .fused = true}, NULL, {2, "1f1b", 0, 1, NULL}, {4, "1f1b", 0, 1, NULL}},
         {"bf16 source", {.kind = FIXTURE_MOE, .dtype = FIXTURE_BF16}, NULL, {1, "1f1b", 0, 1, NULL}, {2, "1f1b", 0, 1, NULL}},
+        {"bf16", {.kind = FIXTURE_TIED}, "model.dtype=bf16", {3, "1f1b", 0, 1, NULL}, {1, "gpipe", 1, 2, NULL}},
         {"sgd", {.kind = FIXTURE_MOE}, "optimizer.type=sgd", {2, "1f1b", 0, 1, NULL}, {1, "1f1b", 0, 1, NULL}},
         {"frozen", {.kind = FIXTURE_TIED}, "optimizer.groups=[{match: '*experts*', trainable: false}]", {2, "1f1b", 0, 1, NULL}, {3, "1f1b", 0, 1, NULL}},
         {"random", {.kind = FIXTURE_MOE}, "model.init=true", {2, "1f1b", 0, 1, NULL}, {1, "1f1b", 0, 1, NULL}},

@@ -37,8 +37,8 @@ static char *dump(const TrainConfig *config, Arena *arena)
     return out.text;
 }
 
-/* Every key with its default, in the order of the documentation; what stands in for a default that is not available
- * is marked. */
+/* Every key with its default, in the order of the documentation; what stands in for another default is
+ * marked. */
 static const char defaults[] = "model:\n"
                                "  path: models/tiny\n"
                                "  init: false\n"
@@ -232,7 +232,6 @@ static const struct {
     const char *says[4];
 } refusals[] = {
     /* known, but not there yet */
-    {"model.dtype=bf16", ERR_UNSUPPORTED, {"model.dtype: bf16 is not available yet"}},
     {"model.chat_template=llama3", ERR_UNSUPPORTED, {"model.chat_template: llama3 is not avail"}},
     {"model.chat_template=deepseek_v3", ERR_UNSUPPORTED, {"deepseek_v3 is not available yet"}},
     {"model.chat_template=gpt_oss", ERR_UNSUPPORTED, {"gpt_oss is not available yet"}},
