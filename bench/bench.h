@@ -133,12 +133,18 @@ static inline void bench_blas_threads(int threads)
     omp_set_num_threads(threads);
 }
 
+/** Numbers in [-1, 1), f32 or bf16. */
 static inline void bench_fill(Tensor t)
 {
     uint32_t state = 1;
-    float *x = t.data;
     for (int64_t i = 0; i < tensor_size(t); i++) {
         state = state * 1664525 + 1013904223;
-        x[i] = (float)(state >> 8) / (float)(1 << 23) - 1;
+        float x = (float)(state >> 8) / (float)(1 << 23) - 1;
+        uint16_t half[2];
+        memcpy(half, &x, sizeof x);
+        if (t.dtype == DTYPE_BF16)
+            ((uint16_t *)t.data)[i] = half[1]; /* the upper half, on little-endian machines */
+        else
+            ((float *)t.data)[i] = x;
     }
 }

@@ -25,14 +25,14 @@ static void run_backward(void *context)
     c->be.attention_backward(&c->be, &c->backward);
 }
 
-static Tensor random_rows(Arena *arena, int64_t rows, int64_t cols)
+static Tensor random_rows(Arena *arena, DType dtype, int64_t rows, int64_t cols)
 {
-    Tensor t = arena_tensor2(arena, DTYPE_F32, rows, cols);
+    Tensor t = arena_tensor2(arena, dtype, rows, cols);
     bench_fill(t);
     return t;
 }
 
-static void bench_case(const AttentionCase *shape, double peak, Arena *arena)
+static void bench_case(const AttentionCase *shape, DType dtype, double peak, Arena *arena)
 {
     ArenaMark mark = arena_mark(arena);
     int32_t *cu_q = ARENA_NEW(arena, int32_t, shape->n_segments + 1);
@@ -45,11 +45,11 @@ static void bench_case(const AttentionCase *shape, double peak, Arena *arena)
     }
     int64_t nq = cu_q[shape->n_segments], nk = cu_k[shape->n_segments], dim = shape->head_dim;
     int64_t q_cols = shape->n_heads * dim, k_cols = shape->n_kv_heads * dim;
-    Context c = {.forward = {.o_tq = random_rows(arena, nq, q_cols),
-                             .lse_ht = random_rows(arena, shape->n_heads, nq),
-                             .q_tq = random_rows(arena, nq, q_cols),
-                             .k_tk = random_rows(arena, nk, k_cols),
-                             .v_tk = random_rows(arena, nk, k_cols),
+    Context c = {.forward = {.o_tq = random_rows(arena, dtype, nq, q_cols),
+                             .lse_ht = random_rows(arena, DTYPE_F32, shape->n_heads, nq),
+                             .q_tq = random_rows(arena, dtype, nq, q_cols),
+                             .k_tk = random_rows(arena, dtype, nk, k_cols),
+                             .v_tk = random_rows(arena, dtype, nk, k_cols),
                              .n_heads = shape->n_heads,
                              .n_kv_heads = shape->n_kv_heads,
                              .head_dim = dim,
@@ -59,10 +59,10 @@ static void bench_case(const AttentionCase *shape, double peak, Arena *arena)
                              .scale = 1 / sqrt((double)dim),
                              .scratch = arena}};
     AttentionArgs *f = &c.forward;
-    c.backward = (AttentionBackwardArgs){random_rows(arena, nq, q_cols),
-                                         random_rows(arena, nk, k_cols),
-                                         random_rows(arena, nk, k_cols),
-                                         random_rows(arena, nq, q_cols),
+    c.backward = (AttentionBackwardArgs){random_rows(arena, dtype, nq, q_cols),
+                                         random_rows(arena, dtype, nk, k_cols),
+                                         random_rows(arena, dtype, nk, k_cols),
+                                         random_rows(arena, dtype, nq, q_cols),
                                          f->o_tq,
                                          f->lse_ht,
                                          f->q_tq,
@@ -76,11 +76,11 @@ static void bench_case(const AttentionCase *shape, double peak, Arena *arena)
                                          f->n_segments,
                                          f->scale,
                                          arena};
-    char text[96];
+    char text[128];
     snprintf(text, sizeof text,
-             "segments=%d queries=%d keys=%d heads=%lld kv_heads=%lld head_dim=%lld",
+             "segments=%d queries=%d keys=%d heads=%lld kv_heads=%lld head_dim=%lld dtype=%s",
              shape->n_segments, shape->nq, shape->nk, (long long)shape->n_heads,
-             (long long)shape->n_kv_heads, (long long)dim);
+             (long long)shape->n_kv_heads, (long long)dim, dtype_name(dtype));
     for (int threads = 1; threads <= 2; threads++) {
         backend_cpu_init(&c.be, threads);
         BenchTime time[2] = {0};
@@ -102,7 +102,10 @@ int main(void)
     arena_init(&arena, "bench");
     double peak = bench_peak();
     for (size_t i = 0; i < N_CASES(attention_cases); i++)
-        if (attention_cases[i].bench_only) bench_case(&attention_cases[i], peak, &arena);
+        if (attention_cases[i].bench_only) {
+            bench_case(&attention_cases[i], DTYPE_F32, peak, &arena);
+            bench_case(&attention_cases[i], DTYPE_BF16, peak, &arena);
+        }
     arena_free(&arena);
     return 0;
 }

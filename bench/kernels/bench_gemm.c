@@ -1,4 +1,7 @@
-/** Dense and grouped products in the three directions of a linear, against cblas_sgemm. */
+/**
+ * Dense and grouped products in the three directions of a linear: f32 against cblas_sgemm, bf16 (weight gradients into f32)
+ * against our own in f32.
+ */
 #include "bench.h"
 
 #include "cases/kernel_cases.h"
@@ -6,14 +9,29 @@
 
 typedef struct Context {
     Backend be;
-    GemmArgs gemm;
-    GroupedGemmArgs grouped;
+    GemmArgs gemm, gemm_bf16;
+    GroupedGemmArgs grouped, grouped_bf16;
 } Context;
 
 static void run_gemm(void *context)
 {
     Context *c = context;
     c->be.gemm(&c->be, &c->gemm);
+}
+
+static void run_gemm_bf16(void *context)
+{
+    Context *c = context;
+    c->be.gemm(&c->be, &c->gemm_bf16);
+}
+
+/** A filled bf16 tensor of the same shape. */
+static Tensor bf16_like(Arena *arena, Tensor t)
+{
+    t.dtype = DTYPE_BF16;
+    t.data = arena_take(arena, tensor_bytes(t));
+    bench_fill(t);
+    return t;
 }
 
 static void sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
@@ -34,6 +52,12 @@ static void run_grouped(void *context)
 {
     Context *c = context;
     c->be.grouped_gemm(&c->be, &c->grouped);
+}
+
+static void run_grouped_bf16(void *context)
+{
+    Context *c = context;
+    c->be.grouped_gemm(&c->be, &c->grouped_bf16);
 }
 
 /** One product per expert, one after the other. */
@@ -83,9 +107,17 @@ static void bench_dense(Context *c, GemmCase shape, double peak, Arena *arena)
             snprintf(what, sizeof what, "gemm_%s", directions[d].name);
             snprintf(text, sizeof text, "m=%lld n=%lld k=%lld", (long long)m, (long long)n,
                      (long long)k);
-            bench_print((BenchRow){what, text, "cpu", threads, 2.0 * (double)m * (double)(n * k), 0,
-                                   "openblas"},
-                        peak, time);
+            double operations = 2.0 * (double)m * (double)(n * k);
+            bench_print((BenchRow){what, text, "cpu", threads, operations, 0, "openblas"}, peak,
+                        time);
+            c->gemm_bf16 = c->gemm;
+            c->gemm_bf16.a = bf16_like(arena, c->gemm.a);
+            c->gemm_bf16.b = bf16_like(arena, c->gemm.b);
+            if (!ta) c->gemm_bf16.c = bf16_like(arena, c->gemm.c);
+            bench_time(run_gemm_bf16, run_gemm, c, time);
+            snprintf(what, sizeof what, "gemm_%s_bf16", directions[d].name);
+            bench_print((BenchRow){what, text, "cpu", threads, operations, 0, "cpu in f32"}, peak,
+                        time);
             arena_rewind(arena, mark);
         }
 }
@@ -125,6 +157,16 @@ static void bench_experts(Context *c, const GroupedCase *shape, double peak, Are
             bench_print(
                 (BenchRow){what, text, "cpu", threads, operations, 0, "openblas per expert"}, peak,
                 time);
+            ArenaMark bf16_mark = arena_mark(arena);
+            c->grouped_bf16 = c->grouped;
+            c->grouped_bf16.a = bf16_like(arena, c->grouped.a);
+            c->grouped_bf16.b = bf16_like(arena, c->grouped.b);
+            if (kind != GROUPED_BACKWARD_WEIGHT) c->grouped_bf16.c = bf16_like(arena, c->grouped.c);
+            bench_time(run_grouped_bf16, run_grouped, c, time);
+            snprintf(what, sizeof what, "grouped_%s_bf16", directions[kind].name);
+            bench_print((BenchRow){what, text, "cpu", threads, operations, 0, "cpu in f32"}, peak,
+                        time);
+            arena_rewind(arena, bf16_mark);
         }
     arena_rewind(arena, mark);
 }

@@ -8,6 +8,7 @@ typedef struct Context {
     Backend be;
     Arena *arena;
     int64_t rows, cols;
+    DType dtype;
     Tensor x, y, z, h, dh, w, dw, rstd, from, to;
     RouterArgs router;
     CrossEntropyArgs loss;
@@ -80,17 +81,19 @@ static const struct {
     const char *name;
     BenchWork *run;
     double floats; /* read and written per element of [rows, cols] */
+    bool f32_only;
 } row_kernels[] = {
-    {"rmsnorm", run_rmsnorm, 2}, {"rmsnorm_backward", run_rmsnorm_backward, 3},
-    {"swiglu", run_swiglu, 3},   {"swiglu_backward", run_swiglu_backward, 5},
-    {"add", run_add, 3},         {"sum_squares", run_sum_squares, 2},
-    {"adamw", run_adamw, 7},
+    {"rmsnorm", run_rmsnorm, 2, false}, {"rmsnorm_backward", run_rmsnorm_backward, 3, false},
+    {"swiglu", run_swiglu, 3, false},   {"swiglu_backward", run_swiglu_backward, 5, false},
+    {"add", run_add, 3, false},         {"sum_squares", run_sum_squares, 2, true},
+    {"adamw", run_adamw, 7, true},
 };
 
 static void bench_one(Context *c, const char *what, BenchWork *run, double bytes, double peak)
 {
     char text[64];
-    snprintf(text, sizeof text, "rows=%lld cols=%lld", (long long)c->rows, (long long)c->cols);
+    snprintf(text, sizeof text, "rows=%lld cols=%lld dtype=%s", (long long)c->rows,
+             (long long)c->cols, dtype_name(c->dtype));
     c->bytes = (size_t)bytes;
     for (int threads = 1; threads <= 2; threads++) {
         backend_cpu_init(&c->be, threads);
@@ -101,25 +104,25 @@ static void bench_one(Context *c, const char *what, BenchWork *run, double bytes
     }
 }
 
-static void bench_rows(RowsCase shape, double peak, Arena *arena)
+static void bench_rows(RowsCase shape, DType dtype, double peak, Arena *arena)
 {
     int64_t r = shape.rows, d = shape.cols;
-    Context c = {.arena = arena, .rows = r, .cols = d};
+    Context c = {.arena = arena, .rows = r, .cols = d, .dtype = dtype};
     Tensor *plain[] = {&c.x, &c.y, &c.z};
-    for (size_t i = 0; i < N_CASES(plain); i++) *plain[i] = arena_tensor2(arena, DTYPE_F32, r, d);
-    c.h = arena_tensor2(arena, DTYPE_F32, r, 2 * d),
-    c.dh = arena_tensor2(arena, DTYPE_F32, r, 2 * d);
+    for (size_t i = 0; i < N_CASES(plain); i++) *plain[i] = arena_tensor2(arena, dtype, r, d);
+    c.h = arena_tensor2(arena, dtype, r, 2 * d), c.dh = arena_tensor2(arena, dtype, r, 2 * d);
     c.from = arena_tensor2(arena, DTYPE_F32, r, 4 * d),
     c.to = arena_tensor2(arena, DTYPE_F32, r, 4 * d);
-    c.w = arena_tensor1(arena, DTYPE_F32, d), c.dw = arena_tensor1(arena, DTYPE_F32, d);
+    c.w = arena_tensor1(arena, dtype, d), c.dw = arena_tensor1(arena, DTYPE_F32, d);
     c.rstd = arena_tensor1(arena, DTYPE_F32, r);
     Tensor filled[] = {c.x, c.y, c.h, c.w, c.from};
     for (size_t i = 0; i < N_CASES(filled); i++) bench_fill(filled[i]);
     memset(c.z.data, 0, tensor_bytes(c.z));
     for (size_t i = 0; i < N_CASES(row_kernels); i++) {
+        if (dtype == DTYPE_BF16 && row_kernels[i].f32_only) continue;
         memset(c.to.data, 0, tensor_bytes(c.to));
         bench_one(&c, row_kernels[i].name, row_kernels[i].run,
-                  4 * row_kernels[i].floats * (double)(r * d), peak);
+                  (double)dtype_bytes(dtype) * row_kernels[i].floats * (double)(r * d), peak);
     }
 }
 
@@ -130,7 +133,9 @@ int main(void)
     double peak = bench_peak();
     for (size_t i = 0; i < N_CASES(rows_cases); i++)
         if (rows_cases[i].rows >= 640) {
-            bench_rows(rows_cases[i], peak, &arena);
+            bench_rows(rows_cases[i], DTYPE_F32, peak, &arena);
+            arena_reset(&arena);
+            bench_rows(rows_cases[i], DTYPE_BF16, peak, &arena);
             arena_reset(&arena);
         }
     for (size_t i = 0; i < N_CASES(router_cases); i++) {

@@ -124,10 +124,31 @@ static inline vec vec_max(vec a, vec b)
     return vec_select(a > b, a, b);
 }
 
+/* Halves of 16 bits from and to whole lanes; what gcc makes of convertvector takes several steps. */
+static inline uvec lanes_of_halves(halves x)
+{
+#if defined(__AVX512F__)
+    return (uvec)_mm512_cvtepu16_epi32((__m256i)x);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return (uvec)_mm256_cvtepu16_epi32((__m128i)x);
+#else
+    return __builtin_convertvector(x, uvec);
+#endif
+}
+
+static inline halves halves_of_lanes(uvec x)
+{
+#if defined(__AVX512F__)
+    return (halves)_mm512_cvtepi32_epi16((__m512i)x);
+#else
+    return __builtin_convertvector(x, halves);
+#endif
+}
+
 /** bf16 is the upper half of an f32. */
 static inline vec vec_of_bf16(halves x)
 {
-    return (vec)(__builtin_convertvector(x, uvec) << 16);
+    return (vec)(lanes_of_halves(x) << 16);
 }
 
 /**
@@ -147,7 +168,7 @@ static inline uvec bf16_above(vec x)
 
 static inline halves vec_to_bf16(vec x)
 {
-    return __builtin_convertvector(bf16_above(x) >> 16, halves);
+    return halves_of_lanes(bf16_above(x) >> 16);
 }
 
 /** LANES bf16, zeros behind the first n < LANES. */
