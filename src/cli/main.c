@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A command without `run` is known but not available yet. */
 // clang-format off
@@ -117,8 +118,20 @@ static void fill_closed_streams(void)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0) return;
 }
 
+/*
+ * Threads of a rank that wait for its next parallel region must not spin: ranks may outnumber cores, and then a short
+ * region costs milliseconds. The OpenMP library reads its policy once, when it is loaded; so the program starts
+ * itself again with the policy set. What the user has set stays.
+ */
+static void wait_without_spinning(char **argv)
+{
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
+    if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
+}
+
 int main(int argc, char **argv)
 {
+    wait_without_spinning(argv);
     fill_closed_streams();
     Arena arena;
     arena_init(&arena, "command");
