@@ -24,13 +24,13 @@ static const OptionChoice lr_types[] = {
     {"cosine", LR_COSINE}, {"linear", LR_LINEAR}, {"constant", LR_CONSTANT}, {0}};
 static const OptionChoice trackers[] = {{"jsonl", 0}, {"tensorboard", 0}, {0}};
 
-/* name, type, field, default of the contract (but for model.dtype, which is bf16 there), limits, help; then what not every
+/* name, type, field, default of the contract, limits, help; then what not every
    row has */
 #define AT(field) OPTION_AT(ModelSection, field)
 static const OptionSpec model_rows[] = {
     {"path",          OPT_TEXT, AT(path),          "models/tiny", OPTION_ANY, .help = "HuggingFace folder or checkpoint: config.json, *.safetensors, tokenizer.json"},
     {"init",          OPT_BOOL, AT(init),          "false",  OPTION_ANY, .help = "random weights from config.json instead of the safetensors"},
-    {"dtype",         OPT_ENUM, AT(dtype),         "f32",    OPTION_CHOICES(dtypes), .help = "of activations and working weights; masters, gradients, moments and sums are f32", .maths = true},
+    {"dtype",         OPT_ENUM, AT(dtype),         "bf16",   OPTION_CHOICES(dtypes), .help = "of activations and working weights; masters, gradients, moments and sums are f32", .maths = true},
     {"chat_template", OPT_NAME, AT(chat_template), "auto",   OPTION_CHOICES(templates), .help = "how conversations become text; auto: by model_type", .built = "auto chatml qwen3 none", .maths = true},
     {"extra_tensors", OPT_ENUM, AT(extra_tensors), "refuse", OPTION_CHOICES(extras), .help = "tensors the model family does not know: an error, or copied to the export"},
     {0}};

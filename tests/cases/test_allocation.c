@@ -99,17 +99,20 @@ static void allocation__a_step_takes_no_memory_from_the_system(void **state)
         {1, "1f1b", 0, 1, NULL}, {1, "1f1b", 0.5, 2, NULL}, {2, "gpipe", 0, 1, NULL},
         {3, "1f1b", 1, 2, NULL}, {4, "1f1b", 0, 1, NULL},
     };
-    static const FixtureKind kinds[] = {FIXTURE_MOE, FIXTURE_TIED};
+    static const struct {
+        FixtureKind kind;
+        const char *dtype;
+    } models[] = {{FIXTURE_MOE, "f32"}, {FIXTURE_MOE, "bf16"}, {FIXTURE_TIED, "f32"}};
     int failed = 0;
-    for (size_t k = 0; k < COUNT(kinds); k++) {
+    for (size_t k = 0; k < COUNT(models); k++) {
         char *folder = folder_make(), text[1024];
-        fixture_write_model(path_in(folder, "model"), &(Fixture){.kind = kinds[k]});
+        fixture_write_model(path_in(folder, "model"), &(Fixture){.kind = models[k].kind});
         fixture_write_rows(path_in(folder, "rows.jsonl"), FIXTURE_EQ, 1, 1);
         snprintf(text, sizeof text,
-                 "model: {path: %s/model, dtype: f32}\n"
+                 "model: {path: %s/model, dtype: %s}\n"
                  "data: {train: [%s/rows.jsonl], format: ids}\n"
                  "train: {global_batch_size: 4}\n",
-                 folder, folder);
+                 folder, models[k].dtype, folder);
         write_text(path_in(folder, "config.yaml"), text);
         for (size_t i = 0; i < COUNT(layouts); i++) {
             enum { FEW = 3, MANY = 23 };

@@ -42,7 +42,7 @@ static char *dump(const TrainConfig *config, Arena *arena)
 static const char defaults[] = "model:\n"
                                "  path: models/tiny\n"
                                "  init: false\n"
-                               "  dtype: f32\n" /* bf16 */
+                               "  dtype: bf16\n"
                                "  chat_template: auto\n"
                                "  extra_tensors: refuse\n"
                                "parallel:\n"
@@ -123,7 +123,7 @@ static void config__default_fields_hold_what_is_said(void **state)
 {
     TrainConfig c;
     assert_int_equal(config_defaults(&c, *state), OK);
-    assert_int_equal(c.model.dtype, DTYPE_F32);
+    assert_int_equal(c.model.dtype, DTYPE_BF16);
     assert_int_equal(c.model.extra_tensors, EXTRA_REFUSE);
     assert_int_equal(c.parallel.num_virtual_stages, -1);
     assert_null(c.parallel.layer_split.at);
@@ -474,8 +474,9 @@ static void config__help_shows_the_defaults_that_take_effect(void **state)
     TextBuffer out;
     text_buffer_init(&out, *state);
     config_help(&out);
-    static const char *const lines[] = {"  dtype: f32 ", "  async: false ",  "  trackers: [jsonl] ",
-                                        "  lr: 1.0e-4 ", "train: the run\n", "\nlog: "};
+    static const char *const lines[] = {"  dtype: bf16 ",       "  async: false ",
+                                        "  trackers: [jsonl] ", "  lr: 1.0e-4 ",
+                                        "train: the run\n",     "\nlog: "};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         if (!strstr(out.text, lines[i])) fail_msg("%s is missing", lines[i]);
 }
