@@ -88,8 +88,14 @@ static Status generate(Schedule **out, const ScheduleRequest *request, Arena *ar
         return FAIL(ERR_USAGE, "num_virtual_stages: found %d, schedule %s takes %d to %d", v,
                     kind->name, kind->n_virtual_min, kind->n_virtual_max);
     }
-    TRY(check_size(request->n_ranks, v, request->n_mb));
-    Layout layout = {request->n_ranks, request->n_mb, v};
+    int64_t fewest = (int64_t)kind->n_mb_per_rank_min * request->n_ranks;
+    int m = request->n_mb ? request->n_mb : fewest ? (int)fewest : 1;
+    TRY(check_size(request->n_ranks, v, m));
+    if (m < fewest)
+        return FAIL(ERR_USAGE,
+                    "microbatches: found %d, schedule %s takes at least %d = %d x pp_size %d", m,
+                    kind->name, (int)fewest, kind->n_mb_per_rank_min, request->n_ranks);
+    Layout layout = {request->n_ranks, m, v};
     Schedule *s;
     TRY(schedule_new(&s, layout.n_ranks, layout.n_ranks * v, layout.n_mb, 3 * v * layout.n_mb,
                      arena));

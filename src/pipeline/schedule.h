@@ -2,7 +2,7 @@
 /**
  * Room `pipeline`: who computes what, in which order. A schedule is data: a list of actions per rank.
  *
- *   generators (generators.c)   write the compute actions of a named schedule
+ *   generators (generators*.c)  write the compute actions of a named schedule
  *   passes     (schedule_add_comm, schedule_hoist_receives, schedule_assign_slots) complete it
  *   check, simulate, print      read it
  *   executor   (executor.h)     runs it and decides nothing
@@ -87,7 +87,8 @@ typedef struct ScheduleKind {
     void (*generate)(const Layout *layout, int rank, ActionList *out);
     Placement placement;
     int n_virtual_default, n_virtual_min, n_virtual_max;
-    const char *help; /* one line */
+    int n_mb_per_rank_min; /* fewest microbatches = this x ranks; 0: 1 will do */
+    const char *help;      /* one line */
 } ScheduleKind;
 
 /** All names of the configuration, ending with a NULL name. */
@@ -98,9 +99,10 @@ Status schedule_find(const ScheduleKind **out, const char *name) MUST_USE;
 /* ---- building ------------------------------------------------------------------------------------- */
 
 typedef struct ScheduleRequest {
-    const char *name;  /* of the table, or a path that ends in ".csv" */
-    int n_ranks, n_mb; /* 0: what the file says (files only) */
-    int n_virtual;     /* 0: default of the schedule, or what the file says */
+    const char *name; /* of the table, or a path that ends in ".csv" */
+    int n_ranks;      /* 0: what the file says (files only) */
+    int n_mb;         /* 0: what the file says, or the fewest that the schedule takes */
+    int n_virtual;    /* 0: default of the schedule, or what the file says */
 } ScheduleRequest;
 
 /**
