@@ -17,11 +17,19 @@ typedef struct Slots {
     int send; /* y or dx on its way to another rank: until the send is awaited */
 } Slots;
 
-/** What passes a stage border. */
+/**
+ * What passes a stage border, and on the way back its gradient: one block of memory that begins with
+ * hidden_td, hence one message. Null at the model's ends (no x on the first, no y on the last stage).
+ */
 typedef struct HandOver {
-    Tensor
-        hidden_td; /* [T, D] in the compute dtype; null at the model's ends (no x on the first, no y on the last stage) */
+    Tensor hidden_td; /* [T, D] in the compute dtype */
+    Tensor routed_2e; /* [2, E] f64: the row's tokens per expert and sums of probabilities over all
+                         layers so far (numerics.md 3, form hf); null: not wanted */
 } HandOver;
+
+size_t handover_bytes(HandOver shape);
+/** The same shapes in a block of handover_bytes, aligned as arenas do; data pointers of `shape` do not count. */
+HandOver handover_at(HandOver shape, void *block);
 
 typedef enum ForwardMode {
     FORWARD_TRAIN, /* keeps what backward needs; the last stage computes loss and head gradients */
@@ -37,7 +45,7 @@ typedef struct StageOps {
     HandOver (*open_forward)(void *self, Slots at, const MicroBatch *mb);
     /** Empty the i_to_w slot and take dy [T, D] from it, as open_forward. Null on the last stage. */
     HandOver (*open_backward)(void *self, Slots at, const MicroBatch *mb);
-    /** Shape of y and dx: where the pipeline makes its send buffers (data pointer null). */
+    /** Shapes of y and dx: where the pipeline makes its send buffers (data pointers null). */
     HandOver (*border)(void *self, const MicroBatch *mb);
     /** x -> y. y is written in full. Empties the f_to_w slot first. */
     void (*forward)(void *self, Slots at, const MicroBatch *mb, HandOver y, HandOver x,

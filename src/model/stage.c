@@ -99,6 +99,7 @@ Status stage_create(Stage **out, const ModelConfig *config, const ModelPart *par
     if (s->n_recomputed >= config->n_layers) s->n_recomputed = config->n_layers - 1;
     TRY(arena_alloc(model, &s->ce_m, m, sizeof *s->ce_m));
     TRY(arena_alloc(model, &s->balancing_raw_ml, m * n, sizeof *s->balancing_raw_ml));
+    TRY(arena_alloc(model, &s->balancing_raw_m, m, sizeof *s->balancing_raw_m));
     TRY(arena_alloc(model, &s->z_raw_ml, m * n, sizeof *s->z_raw_ml));
     TRY(arena_alloc(model, &s->count_mle, m * n * (size_t)config->n_experts, sizeof *s->count_mle));
     *out = s;
@@ -140,13 +141,28 @@ static Tensor hidden(const Stage *s, Arena *arena)
     return arena_tensor2(arena, s->run.dtype, s->run.mb->n_tokens, s->config->hidden);
 }
 
+static HandOver border(void *self, const MicroBatch *mb)
+{
+    const Stage *s = self;
+    HandOver shape = {.hidden_td = tensor2(NULL, s->run.dtype, mb->n_tokens, s->config->hidden)};
+    if (s->setup.balancing_together)
+        shape.routed_2e = tensor2(NULL, DTYPE_F64, 2, s->config->n_experts);
+    return shape;
+}
+
+static HandOver open_border(Stage *s, Arena *arena)
+{
+    HandOver shape = border(s, s->run.mb);
+    return handover_at(shape, arena_take(arena, handover_bytes(shape)));
+}
+
 static HandOver open_forward(void *self, Slots at, const MicroBatch *mb)
 {
     Stage *s = self;
     s->run.mb = mb;
     arena_reset(&s->f_to_i[at.f_to_i]);
     if (s->part.range.has_embedding) return (HandOver){0};
-    return (HandOver){hidden(s, &s->f_to_i[at.f_to_i])};
+    return open_border(s, &s->f_to_i[at.f_to_i]);
 }
 
 static HandOver open_backward(void *self, Slots at, const MicroBatch *mb)
@@ -155,27 +171,56 @@ static HandOver open_backward(void *self, Slots at, const MicroBatch *mb)
     s->run.mb = mb;
     arena_reset(&s->i_to_w[at.i_to_w]);
     if (s->part.range.has_head) return (HandOver){0};
-    return (HandOver){hidden(s, &s->i_to_w[at.i_to_w])};
+    return open_border(s, &s->i_to_w[at.i_to_w]);
 }
 
-static HandOver border(void *self, const MicroBatch *mb)
-{
-    const Stage *s = self;
-    return (HandOver){tensor2(NULL, s->run.dtype, mb->n_tokens, s->config->hidden)};
-}
-
-static RouterStats *stats_of(Stage *s, int64_t i, RouterStats *stats)
+static RouterStats *stats_of(Stage *s, int64_t i, Tensor routed_2e, RouterStats *stats)
 {
     int64_t n = s->part.range.n, at = s->run.mb->index * n + i;
-    *stats = (RouterStats){.count_e = s->count_mle + at * s->config->n_experts};
+    *stats = (RouterStats){.count_e = s->count_mle + at * s->config->n_experts,
+                           .routed_2e = routed_2e.data};
     return s->part.block[i].config.is_moe ? stats : NULL;
 }
 
 static void keep_stats(Stage *s, int64_t i, const RouterStats *stats)
 {
     int64_t at = s->run.mb->index * s->part.range.n + i;
-    s->balancing_raw_ml[at] = stats->balancing_raw;
+    if (!s->setup.balancing_together) s->balancing_raw_ml[at] = stats->balancing_raw;
     s->z_raw_ml[at] = stats->z_raw;
+}
+
+/* Where the stage adds its layers' routing to that of the stages before; null unless wanted. */
+static Tensor open_routed(const Stage *s, Arena *f_to_i, HandOver y, HandOver x)
+{
+    if (!s->setup.balancing_together) return (Tensor){0};
+    const LayerRange *range = &s->part.range;
+    Tensor sum_2e =
+        range->has_head ? arena_tensor2(f_to_i, DTYPE_F64, 2, s->config->n_experts) : y.routed_2e;
+    if (range->has_embedding)
+        memset(sum_2e.data, 0, tensor_bytes(sum_2e));
+    else
+        memcpy(sum_2e.data, x.routed_2e.data, tensor_bytes(sum_2e));
+    return sum_2e;
+}
+
+static int64_t n_routed_rows(const Stage *s)
+{
+    return model_config_n_moe_layers(s->config) * s->run.mb->n_tokens;
+}
+
+/* The gradient at the routing of the whole row: made by the last stage, handed down as it is. */
+static Tensor routed_gradient(const Stage *s, const StageSaved *saved, Arena *i_to_w, HandOver dx,
+                              HandOver dy)
+{
+    if (!s->setup.balancing_together) return (Tensor){0};
+    Tensor d_2e = dy.routed_2e;
+    if (s->part.range.has_head) {
+        d_2e = arena_tensor2(i_to_w, DTYPE_F64, 2, s->config->n_experts);
+        router_balancing_backward(d_2e, saved->routed_2e, n_routed_rows(s),
+                                  s->run.mb->balancing_scale);
+    }
+    if (!s->part.range.has_embedding) memcpy(dx.routed_2e.data, d_2e.data, tensor_bytes(d_2e));
+    return tensor_rows(d_2e, 1, 1);
 }
 
 /* Norm, head and loss of the last stage on the last layer's output. */
@@ -184,6 +229,8 @@ static void finish_forward(Stage *s, StageSaved *saved, Arena *f_to_i, Tensor y_
 {
     Run *run = &s->run;
     const MicroBatch *mb = run->mb;
+    if (s->setup.balancing_together)
+        s->balancing_raw_m[mb->index] = router_balancing(saved->routed_2e, n_routed_rows(s));
     saved->norm.rstd_n = arena_tensor1(f_to_i, run->dtype_acc, mb->n_tokens);
     if (mode == FORWARD_TRAIN) saved->dh_td = hidden(s, f_to_i);
     ArenaMark mark = arena_mark(run->scratch);
@@ -214,6 +261,7 @@ static void forward(void *self, Slots at, const MicroBatch *mb, HandOver y, Hand
         embedding_forward(&s->part.embedding, run, x_td);
     }
     saved->x_td = x_td;
+    Tensor routed_2e = open_routed(s, f_to_i, y, x);
     /* Forward only, nothing is kept: two buffers take turns. */
     Tensor turn[2] = {{0}};
     if (!train)
@@ -225,7 +273,7 @@ static void forward(void *self, Slots at, const MicroBatch *mb, HandOver y, Hand
         breadcrumb()->layer = s->part.block[i].config.layer;
         Arena *kept_i = train && !recomputed ? f_to_i : &s->passing;
         Arena *kept_w = train && !recomputed ? f_to_w : &s->passing;
-        RouterStats memory, *stats = stats_of(s, i, &memory);
+        RouterStats memory, *stats = stats_of(s, i, routed_2e, &memory);
         block_forward(&s->part.block[i], &saved->block[i], run, kept_i, kept_w, stats, y_td, x_td);
         if (stats) keep_stats(s, i, stats);
         arena_reset(&s->passing);
@@ -233,7 +281,9 @@ static void forward(void *self, Slots at, const MicroBatch *mb, HandOver y, Hand
         x_td = y_td;
     }
     breadcrumb()->layer = -1;
-    if (s->part.range.has_head) finish_forward(s, saved, f_to_i, x_td, mode);
+    if (!s->part.range.has_head) return;
+    saved->routed_2e = routed_2e;
+    finish_forward(s, saved, f_to_i, x_td, mode);
 }
 
 static void backward_input(void *self, Slots at, const MicroBatch *mb, HandOver dx, HandOver dy)
@@ -244,6 +294,7 @@ static void backward_input(void *self, Slots at, const MicroBatch *mb, HandOver 
     StageSaved *saved = &s->saved[at.f_to_w];
     Arena *i_to_w = &s->i_to_w[at.i_to_w];
     Tensor dy_td = dy.hidden_td;
+    run->dprob_e = routed_gradient(s, saved, i_to_w, dx, dy).data;
     if (s->part.range.has_head) {
         dy_td = hidden(s, i_to_w);
         rmsnorm_backward_input(&s->part.norm, &saved->norm, run, dy_td, saved->dh_td, 0);

@@ -30,15 +30,17 @@ typedef struct StageConfig {
     int n_microbatches;               /* of a step, at most */
     int n_f_to_i, n_f_to_w, n_i_to_w; /* slots, from the schedule */
     double recompute_ratio;
+    bool balancing_together; /* one balancing loss of all layers (form hf); there are MoE layers */
 } StageConfig;
 
 /** What one microbatch leaves in a stage between F and W. */
 typedef struct StageSaved {
     BlockSaved *block; /* [n layers] */
     RmsNormSaved norm;
-    Tensor x_td;  /* input of the first layer, f_to_i */
-    Tensor dh_td; /* gradient at the final norm's output, f_to_i */
-    Tensor dx_td; /* gradient at the embedding's output, i_to_w */
+    Tensor x_td;      /* input of the first layer, f_to_i */
+    Tensor dh_td;     /* gradient at the final norm's output, f_to_i */
+    Tensor dx_td;     /* gradient at the embedding's output, i_to_w */
+    Tensor routed_2e; /* last stage, balancing_together: of the whole row, f_to_i */
 } StageSaved;
 
 typedef struct Stage {
@@ -54,6 +56,7 @@ typedef struct Stage {
     /* Results of a step, by microbatch; read by train after the step. */
     double *ce_m;                        /* [M] loss of each (last stage) */
     double *balancing_raw_ml, *z_raw_ml; /* [M, n layers] */
+    double *balancing_raw_m;             /* [M] instead, when balancing_together (last stage) */
     int64_t *count_mle;                  /* [M, n layers, E] tokens per expert */
     Tensor
         *logits_m; /* [M] where FORWARD_LOGITS or training writes logits [T, V]; NULL: not wanted */

@@ -22,6 +22,10 @@ static void take_stats(const Router *m, const RouterSaved *s, Run *run, RouterSt
     memcpy(stats->count_e, s->count_e, (size_t)m->n_experts * sizeof *s->count_e);
     stats->balancing_raw = (double)m->n_experts / (n_tokens * (double)m->top_k) * (sum / n_tokens);
     stats->z_raw = run->be->sum_squares(run->be, s->lse_t, run->scratch);
+    for (int64_t e = 0; e < m->n_experts && stats->routed_2e; e++) {
+        stats->routed_2e[e] += (double)s->count_e[e];
+        stats->routed_2e[m->n_experts + e] += prob_sum_e[e];
+    }
 }
 
 void router_forward(const Router *m, RouterSaved *s, Run *run, RouterStats *stats, Tensor x_td)
@@ -43,18 +47,23 @@ void router_forward(const Router *m, RouterSaved *s, Run *run, RouterStats *stat
     arena_rewind(run->scratch, mark);
 }
 
+/* dL/dp_te of the layer's own balancing loss, the same for every t; NULL: it is off. */
+static const double *balance(const Router *m, const RouterSaved *s, Run *run)
+{
+    if (run->mb->balancing_scale == 0) return NULL;
+    const double n_tokens = (double)s->p_te.dim[0];
+    double per_count =
+        run->mb->balancing_scale * (double)m->n_experts / (n_tokens * n_tokens * (double)m->top_k);
+    double *balance_e = ARENA_NEW(run->scratch, double, m->n_experts);
+    for (int64_t e = 0; e < m->n_experts; e++) balance_e[e] = per_count * (double)s->count_e[e];
+    return balance_e;
+}
+
 void router_backward_input(const Router *m, RouterSaved *s, Run *run, Tensor dx_td,
                            Tensor dweight_tk, double beta)
 {
     ArenaMark mark = arena_mark(run->scratch);
-    const double n_tokens = (double)s->p_te.dim[0];
-    double *balance_e = NULL;
-    if (run->mb->balancing_scale != 0) {
-        double per_count = run->mb->balancing_scale * (double)m->n_experts /
-                           (n_tokens * n_tokens * (double)m->top_k);
-        balance_e = ARENA_NEW(run->scratch, double, m->n_experts);
-        for (int64_t e = 0; e < m->n_experts; e++) balance_e[e] = per_count * (double)s->count_e[e];
-    }
+    const double *balance_e = run->dprob_e ? run->dprob_e : balance(m, s, run);
     run->be->router_backward(run->be, &(RouterBackwardArgs){.dlogit_te = s->dlogit_te,
                                                             .dweight_tk = dweight_tk,
                                                             .p_te = s->p_te,
@@ -71,4 +80,26 @@ void router_backward_input(const Router *m, RouterSaved *s, Run *run, Tensor dx_
 void router_backward_weight(const Router *m, const RouterSaved *s, Run *run)
 {
     linear_backward_weight(&m->gate, &s->gate, run);
+}
+
+double router_balancing(Tensor routed_2e, int64_t n_rows)
+{
+    const int64_t n_experts = routed_2e.dim[1];
+    const double *count_e = routed_2e.data, *prob_sum_e = count_e + n_experts;
+    const double n = (double)n_rows;
+    double sum = 0;
+    for (int64_t e = 0; e < n_experts; e++) sum += count_e[e] / n * (prob_sum_e[e] / n);
+    return (double)n_experts * sum;
+}
+
+void router_balancing_backward(Tensor drouted_2e, Tensor routed_2e, int64_t n_rows, double scale)
+{
+    const int64_t n_experts = routed_2e.dim[1];
+    const double *count_e = routed_2e.data;
+    const double n = (double)n_rows, per_count = scale * (double)n_experts / (n * n);
+    double *dcount_e = drouted_2e.data, *dprob_e = dcount_e + n_experts;
+    for (int64_t e = 0; e < n_experts; e++) {
+        dcount_e[e] = 0;
+        dprob_e[e] = per_count * count_e[e];
+    }
 }

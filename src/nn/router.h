@@ -6,7 +6,8 @@
  *   weight_tk = p[id] (divided by its sum if normalise)
  *
  * Backward adds to the gradient of the weights those of the balancing loss and of the z-loss, with the
- * scales of run->mb (numerics.md 3 and 4); none flows through the selection.
+ * scales of run->mb (numerics.md 3 and 4); none flows through the selection. The balancing loss is the layer's
+ * own, or one of all layers together (form hf), whose gradient then comes in run->dprob_e.
  *
  * Numerics: logits, softmax and weights in dtype_acc; ties go to the lower index.
  * Source:   HF transformers, modeling_qwen3_moe.py, Qwen3MoeSparseMoeBlock.forward
@@ -19,6 +20,7 @@ typedef struct RouterStats {
     double
         balancing_raw; /* (E/(T K)) sum_e c_e r_e / T: numerics.md 3 with alpha 1, not divided by rows */
     double z_raw;      /* sum over tokens of logsumexp(logits)² */
+    double *routed_2e; /* [2, E] count_e and sum_t p_te are added; NULL: not wanted */
 } RouterStats;
 
 typedef struct Router {
@@ -46,3 +48,11 @@ void router_forward(const Router *m, RouterSaved *s, Run *run, RouterStats *stat
 void router_backward_input(const Router *m, RouterSaved *s, Run *run, Tensor dx_td,
                            Tensor dweight_tk, double beta);
 void router_backward_weight(const Router *m, const RouterSaved *s, Run *run);
+
+/**
+ * Balancing loss of a row, all layers together, with alpha 1 (numerics.md 3, form hf):
+ *   E sum_e f_e P_e  with f, P = routed_2e / n_rows, which is MoE layers x T
+ */
+double router_balancing(Tensor routed_2e, int64_t n_rows);
+/** Its gradient times scale: d (overwritten) is 0 for the counts and dL/dp_te for the sums of probabilities. */
+void router_balancing_backward(Tensor drouted_2e, Tensor routed_2e, int64_t n_rows, double scale);

@@ -28,4 +28,5 @@ typedef struct Run {
     DType dtype;     /* activations and working weights: f32 (f64 in tests; bf16 later) */
     DType dtype_acc; /* statistics, router, softmax, loss, weight gradients: f32 (f64 with f64) */
     KvCache *kv; /* NULL: none. With one, mb is one segment that continues the cached sequence. */
+    const double *dprob_e; /* [E] dL/dp_te of a balancing loss of all layers; NULL: each its own */
 } Run;

@@ -68,7 +68,7 @@ static void grow_send_buffers(Pipeline *p, MicroBatch *const *mb)
         if (s->rank_of_stage[stage] != p->rank) continue;
         const StageRef *ref = &p->stages[stage];
         for (int i = 0; i < s->n_mb; i++) {
-            size_t bytes = tensor_bytes(ref->ops->border(ref->self, mb[i]).hidden_td);
+            size_t bytes = handover_bytes(ref->ops->border(ref->self, mb[i]));
             if (bytes > longest) longest = bytes;
         }
     }
@@ -91,9 +91,7 @@ static HandOver output_of(Pipeline *p, const Action *a, MicroBatch *const *mb)
     const StageRef *self = &p->stages[a->stage];
     if (a->at.send >= 0) {
         wait_for(p, &p->sent[a->at.send], "send");
-        HandOver border = self->ops->border(self->self, mb[a->mb]);
-        border.hidden_td.data = p->send_buffer[a->at.send];
-        return border;
+        return handover_at(self->ops->border(self->self, mb[a->mb]), p->send_buffer[a->at.send]);
     }
     if (a->kind == ACT_F && a->to.f_to_i >= 0) {
         const StageRef *next = &p->stages[a->stage + 1];
@@ -135,7 +133,7 @@ static void send(Pipeline *p, const Action *a, MicroBatch *const *mb)
 {
     const StageRef *self = &p->stages[a->stage];
     bool forward = a->kind == ACT_SEND_F;
-    size_t bytes = tensor_bytes(self->ops->border(self->self, mb[a->mb]).hidden_td);
+    size_t bytes = handover_bytes(self->ops->border(self->self, mb[a->mb]));
     p->sent[a->at.send] =
         p->pp->isend(p->pp, p->send_buffer[a->at.send], bytes, a->peer,
                      tag_of(p->schedule, forward, a->stage + (forward ? 1 : -1), a->mb));
@@ -149,8 +147,7 @@ static void receive(Pipeline *p, const Action *a, MicroBatch *const *mb)
     CommRequest *request = forward ? &p->recv_f[a->at.f_to_i] : &p->recv_b[a->at.i_to_w];
     *into = (forward ? self->ops->open_forward : self->ops->open_backward)(self->self, a->at,
                                                                            mb[a->mb]);
-    Tensor t = into->hidden_td;
-    *request = p->pp->irecv(p->pp, t.data, tensor_bytes(t), a->peer,
+    *request = p->pp->irecv(p->pp, into->hidden_td.data, handover_bytes(*into), a->peer,
                             tag_of(p->schedule, forward, a->stage, a->mb));
 }
 

@@ -90,8 +90,8 @@ static const OptionSpec loss_rows[] = {
     {"mode",            OPT_ENUM, AT(mode),            "chunk",     OPTION_CHOICES(loss_modes), .help = "logits chunk by chunk, or a row at once"},
     {"chunk_size",      OPT_INT,  AT(chunk_size),      "1024",      OPTION_RANGE(1, 1 << 30), .help = "tokens of a chunk"},
     {"balancing_alpha", OPT_REAL, AT(balancing_alpha), "auto",      OPTION_AT_LEAST(0), .help = "factor of the load-balancing loss; 0: off; auto: config.json's router_aux_loss_coef if its output_router_logits is true, else 0.001", .unset = "auto", .maths = true},
-    {"balancing_form",  OPT_ENUM, AT(balancing_form),  "per_layer", OPTION_CHOICES(forms), .help = "a loss per layer, or one over all layers together", .built = "per_layer", .maths = true},
-    {"balancing_scope", OPT_ENUM, AT(balancing_scope), "row",       OPTION_CHOICES(scopes), .help = "tokens counted together", .built = "row", .maths = true},
+    {"balancing_form",  OPT_ENUM, AT(balancing_form),  "per_layer", OPTION_CHOICES(forms), .help = "a loss per layer, or one over all layers together", .maths = true},
+    {"balancing_scope", OPT_ENUM, AT(balancing_scope), "row",       OPTION_CHOICES(scopes), .help = "tokens counted together: a row's, or those of the data-parallel ranks' rows of one microbatch", .maths = true},
     {"z_alpha",         OPT_REAL, AT(z_alpha),         "0.0",       OPTION_AT_LEAST(0), .help = "factor of the router z-loss; 0: off", .maths = true},
     {0}};
 #undef AT

@@ -27,6 +27,12 @@ static Status build_schedules(Engine *e, const EngineSetup *setup)
     return OK;
 }
 
+/* Form hf of the balancing loss (numerics.md 3). */
+static bool together(const Engine *e)
+{
+    return e->config->loss.balancing_form == BALANCING_HF && model_config_n_moe_layers(e->model);
+}
+
 static int max_int(int a, int b)
 {
     return a > b ? a : b;
@@ -38,7 +44,8 @@ static Status create_stages(Engine *e, const EngineSetup *setup)
     StageConfig slots = {.n_f_to_i = 1,
                          .n_f_to_w = 1,
                          .n_i_to_w = 1,
-                         .recompute_ratio = setup->config->train.recompute_ratio};
+                         .recompute_ratio = setup->config->train.recompute_ratio,
+                         .balancing_together = together(e)};
     for (int pass = 0; pass < PASS_COUNT; pass++) {
         const Schedule *s = e->schedule[pass];
         if (!s) continue;
@@ -268,14 +275,15 @@ void engine_forward(Engine *e, int pass, MicroBatch *mb, ForwardMode mode)
 /* Where each number of a step stands in the one vector that is summed over pp. Every rank fills in what it has and leaves the
  * others zero, so the sum only collects and rounds nothing. */
 typedef struct SumLayout {
-    int64_t ce, balancing, z, count, squares, busy, total, memory, flags, n;
+    int64_t ce, together, balancing, z, count, squares, busy, total, memory, flags, n;
 } SumLayout;
 
 static SumLayout sum_layout(const Engine *e, int64_t n_mb)
 {
     int64_t ml = n_mb * e->model->n_layers, ranks = e->mesh->size[AXIS_PP];
     SumLayout at = {.ce = 0};
-    at.balancing = at.ce + n_mb;
+    at.together = at.ce + n_mb;
+    at.balancing = at.together + n_mb;
     at.z = at.balancing + ml;
     at.count = at.z + ml;
     at.squares = at.count + e->model->n_layers * e->model->n_experts;
@@ -292,7 +300,10 @@ static void fill_stage(double *v, const SumLayout *at, const Engine *e, const St
 {
     int64_t n_layers = e->model->n_layers, n = s->part.range.n, n_experts = e->model->n_experts;
     for (int64_t m = 0; m < n_mb; m++) {
-        if (s->part.range.has_head) v[at->ce + m] = s->ce_m[m];
+        if (s->part.range.has_head) {
+            v[at->ce + m] = s->ce_m[m];
+            v[at->together + m] = s->balancing_raw_m[m];
+        }
         for (int64_t i = 0; i < n; i++) {
             int64_t layer = s->part.range.first + i;
             if (!s->part.block[i].config.is_moe) continue;
@@ -352,6 +363,7 @@ void engine_sums(EngineSums *out, Engine *e, int pass, int64_t flags)
     *out = (EngineSums){.max_violation = NAN};
     for (int64_t m = 0; m < n_mb; m++) {
         out->ce += v[at.ce + m];
+        out->balancing_raw += v[at.together + m]; /* one of the forms: the other's are zeros */
         for (int64_t l = 0; l < n_layers; l++) {
             out->balancing_raw += v[at.balancing + m * n_layers + l];
             out->z_raw += v[at.z + m * n_layers + l];

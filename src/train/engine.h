@@ -82,13 +82,14 @@ void engine_forward(Engine *engine, int pass, MicroBatch *mb, ForwardMode mode);
 
 /** Sums of a step, the same bits on all ranks and in every layout. */
 typedef struct EngineSums {
-    double ce;            /* sum over microbatches */
-    double balancing_raw; /* mean over rows of the sum over layers, alpha 1 */
-    double z_raw;         /* sum over layers and tokens of logsumexp² */
-    int64_t *count_le;    /* [L, E] tokens per expert (dense layers 0) */
-    double balancing;     /* with alpha in it; NAN: dense model (engine_losses) */
-    double z;             /* with alpha in it; NAN: dense model (engine_losses) */
-    double loss;          /* ce and both (engine_losses) */
+    double ce; /* sum over microbatches */
+    double
+        balancing_raw; /* mean over rows of the sum over layers (form hf: of all together), alpha 1 */
+    double z_raw;      /* sum over layers and tokens of logsumexp² */
+    int64_t *count_le; /* [L, E] tokens per expert (dense layers 0) */
+    double balancing;  /* with alpha in it; NAN: dense model (engine_losses) */
+    double z;          /* with alpha in it; NAN: dense model (engine_losses) */
+    double loss;       /* ce and both (engine_losses) */
     double
         max_violation; /* mean over MoE layers of (max - mean)/mean of the counts; NAN: dense model */
     double norm;       /* L2 of all gradients; 0 when forward only */

@@ -737,8 +737,6 @@ static void bad_input__what_is_not_built_says_so(void **state)
         {"train", "hang_timeout", "60"},
         {"train", "stop_before", "1h"},
         {"train", "isa", "avx2"},
-        {"loss", "balancing_form", "hf"},
-        {"loss", "balancing_scope", "global"},
         {"optimizer", "type", "muon"},
         {"checkpoint", "async", "true"},
         {"log", "trackers", "tensorboard"},

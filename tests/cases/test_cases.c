@@ -355,22 +355,30 @@ static void experts__stages_may_have_none(void **state)
 static void balancing__does_not_grow_with_the_pipeline(void **state)
 {
     (void)state;
-    const char *const sets[] = {"loss.balancing_alpha=0.01", NULL};
+    static const struct {
+        const char *form;
+        double even; /* routing: 0.01 for each of 8 layers; 0.01 for each of K experts */
+    } rows[] = {{"loss.balancing_form=per_layer", 0.08}, {"loss.balancing_form=hf", 0.02}};
     char *folder = make_folder(&(Fixture){.kind = FIXTURE_MOE, .n_layers = 8}, FIXTURE_EQ, 1);
     int failed = 0;
-    for (int pp = 1; pp <= 4; pp *= 2)
-        for (size_t s = 0; s < COUNT(schedules); s++) {
-            char out[32];
-            snprintf(out, sizeof out, "probe-%d-%s", pp, schedules[s]);
-            failed += !(probe(folder, "rows.jsonl", out, pp, schedules[s], sets) &&
-                        same_probe(folder, out, "probe-1-gpipe"));
-        }
-    json_t *losses = read_json(path_in(folder, "probe-4-1f1b/losses.json"));
-    double balancing = number(losses, "balancing"), raw = number(losses, "balancing_raw");
-    assert_true(balancing > 0.08 && balancing < 0.1); /* even routing: 0.01 for each of 8 layers */
-    assert_true(fabs(balancing - 0.01 * raw) <= 1e-15);
-    assert_true(number(losses, "total") == number(losses, "ce") + balancing + number(losses, "z"));
-    json_decref(losses);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const char *const sets[] = {"loss.balancing_alpha=0.01", rows[i].form, NULL};
+        char plain[32], out[32];
+        snprintf(plain, sizeof plain, "probe%zu-1-gpipe", i);
+        for (int pp = 1; pp <= 4; pp *= 2)
+            for (size_t s = 0; s < COUNT(schedules); s++) {
+                snprintf(out, sizeof out, "probe%zu-%d-%s", i, pp, schedules[s]);
+                failed += !(probe(folder, "rows.jsonl", out, pp, schedules[s], sets) &&
+                            same_probe(folder, out, plain));
+            }
+        json_t *losses = read_json(path_in(folder, "%s/losses.json", out));
+        double balancing = number(losses, "balancing"), raw = number(losses, "balancing_raw");
+        assert_true(balancing > rows[i].even && balancing < 1.25 * rows[i].even);
+        assert_true(fabs(balancing - 0.01 * raw) <= 1e-15);
+        assert_true(number(losses, "total") ==
+                    number(losses, "ce") + balancing + number(losses, "z"));
+        json_decref(losses);
+    }
     folder_remove(folder);
     assert_int_equal(failed, 0);
 }
@@ -378,63 +386,77 @@ static void balancing__does_not_grow_with_the_pipeline(void **state)
 /*
  * The fixture's logits are 8·(0.2, 0.1, 0, 0) for every token and layer, all tokens go to experts 0 and
  * 1. Per layer E/K·sum_e f_e·P_e with f = (1, 1, 0, 0) is 2·(p_0 + p_1) = 1.564, and the gradient at
- * gate[e,0] is alpha·8·2·p_e·((e < 2) - (p_0 + p_1)) up to the norm's 1e-3.
+ * gate[e,0] is alpha·8·2·p_e·((e < 2) - (p_0 + p_1)) up to the norm's 1e-3. All four layers together: f and
+ * P are the same, E·sum_e f_e·P_e is half of four times that, and so is each gradient.
  */
+static int router_fixture(const char *folder, int pp, const char *form, double share)
+{
+    static const double want[4] = {0.18812, 0.0845, -0.1363, -0.1363};
+    int failed = 0;
+    char low[16], high[16];
+    snprintf(low, sizeof low, "low%d", pp);
+    snprintf(high, sizeof high, "high%d", pp);
+    assert_true(probe(folder, "rows.jsonl", low, pp, "1f1b",
+                      (const char *const[]){"loss.balancing_alpha=0.01", form, NULL}));
+    assert_true(probe(folder, "rows.jsonl", high, pp, "gpipe",
+                      (const char *const[]){"loss.balancing_alpha=0.1", form, NULL}));
+    json_t *losses = read_json(path_in(folder, "%s/losses.json", low));
+    double balancing = share * 0.06256;
+    assert_true(fabs(number(losses, "balancing") - balancing) <= 1e-3 * balancing);
+    json_t *counts = json_object_get(losses, "tokens_per_expert"), *count;
+    const char *layer;
+    json_object_foreach(counts, layer, count)
+    {
+        json_t *expected = json_pack("[i,i,i,i]", 264, 264, 0, 0);
+        assert_true(json_equal(count, expected));
+        json_decref(expected);
+    }
+    json_decref(losses);
+    TensorFile grads = read_file(path_in(folder, "%s/grads.safetensors", high));
+    for (int l = 0; l < 4; l++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%d.mlp.gate.weight", l);
+        const FileTensor *gate = tensor_file_find(&grads, name);
+        assert_non_null(gate);
+        for (int e = 0; e < 4; e++) {
+            double got = gate->value[e * FIXTURE_HIDDEN];
+            if (fabs(got - share * want[e]) <= 1e-3 * fabs(share * want[e])) continue;
+            fprintf(stderr, "  pp %d, %s, layer %d: gate[%d,0] %.6g, expected %.6g\n", pp, form, l,
+                    e, got, share * want[e]);
+            failed++;
+        }
+        /* Experts that got no token get no gradient at all. */
+        static const char *const projections[] = {"gate", "up", "down"};
+        for (int p = 0; p < 3; p++) {
+            snprintf(name, sizeof name, "model.layers.%d.mlp.experts.2.%s_proj.weight", l,
+                     projections[p]);
+            const FileTensor *t = tensor_file_find(&grads, name);
+            assert_non_null(t);
+            assert_true(tensor_error(t->value, t->value, t->n).reference == 0);
+        }
+    }
+    tensor_file_free(&grads);
+    if (pp > 1) {
+        failed += !same_probe(folder, low, "low1");
+        failed += !same_probe(folder, high, "high1");
+    }
+    return failed;
+}
+
 static void balancing__router_fixture_gives_the_numbers_worked_out_by_hand(void **state)
 {
     (void)state;
-    static const double want[4] = {0.18812, 0.0845, -0.1363, -0.1363};
-    char *folder = make_folder(&(Fixture){.kind = FIXTURE_ROUTER}, FIXTURE_EQ, 1);
+    static const struct {
+        const char *form;
+        double share;
+    } rows[] = {{"loss.balancing_form=per_layer", 1}, {"loss.balancing_form=hf", 0.5}};
     int failed = 0;
-    for (int pp = 1; pp <= 4; pp++) {
-        char low[16], high[16];
-        snprintf(low, sizeof low, "low%d", pp);
-        snprintf(high, sizeof high, "high%d", pp);
-        assert_true(probe(folder, "rows.jsonl", low, pp, "1f1b",
-                          (const char *const[]){"loss.balancing_alpha=0.01", NULL}));
-        assert_true(probe(folder, "rows.jsonl", high, pp, "gpipe",
-                          (const char *const[]){"loss.balancing_alpha=0.1", NULL}));
-        json_t *losses = read_json(path_in(folder, "%s/losses.json", low));
-        assert_true(fabs(number(losses, "balancing") - 0.06256) <= 1e-3 * 0.06256);
-        json_t *counts = json_object_get(losses, "tokens_per_expert"), *count;
-        const char *layer;
-        json_object_foreach(counts, layer, count)
-        {
-            json_t *expected = json_pack("[i,i,i,i]", 264, 264, 0, 0);
-            assert_true(json_equal(count, expected));
-            json_decref(expected);
-        }
-        json_decref(losses);
-        TensorFile grads = read_file(path_in(folder, "%s/grads.safetensors", high));
-        for (int l = 0; l < 4; l++) {
-            char name[64];
-            snprintf(name, sizeof name, "model.layers.%d.mlp.gate.weight", l);
-            const FileTensor *gate = tensor_file_find(&grads, name);
-            assert_non_null(gate);
-            for (int e = 0; e < 4; e++) {
-                double got = gate->value[e * FIXTURE_HIDDEN];
-                if (fabs(got - want[e]) <= 1e-3 * fabs(want[e])) continue;
-                fprintf(stderr, "  pp %d, layer %d: gate[%d,0] %.6g, expected %.6g\n", pp, l, e,
-                        got, want[e]);
-                failed++;
-            }
-            /* Experts that got no token get no gradient at all. */
-            static const char *const projections[] = {"gate", "up", "down"};
-            for (int p = 0; p < 3; p++) {
-                snprintf(name, sizeof name, "model.layers.%d.mlp.experts.2.%s_proj.weight", l,
-                         projections[p]);
-                const FileTensor *t = tensor_file_find(&grads, name);
-                assert_non_null(t);
-                assert_true(tensor_error(t->value, t->value, t->n).reference == 0);
-            }
-        }
-        tensor_file_free(&grads);
-        if (pp > 1) {
-            failed += !same_probe(folder, low, "low1");
-            failed += !same_probe(folder, high, "high1");
-        }
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char *folder = make_folder(&(Fixture){.kind = FIXTURE_ROUTER}, FIXTURE_EQ, 1);
+        for (int pp = 1; pp <= 4; pp++)
+            failed += router_fixture(folder, pp, rows[i].form, rows[i].share);
+        folder_remove(folder);
     }
-    folder_remove(folder);
     assert_int_equal(failed, 0);
 }
 

@@ -249,8 +249,6 @@ static const struct {
     {"train.hang_timeout=5m", ERR_UNSUPPORTED, {"train.hang_timeout: 300 is not available yet"}},
     {"train.stop_before=2h", ERR_UNSUPPORTED, {"train.stop_before", "2h", "not available yet"}},
     {"train.isa=avx2", ERR_UNSUPPORTED, {"train.isa: avx2 is not available yet"}},
-    {"loss.balancing_form=hf", ERR_UNSUPPORTED, {"loss.balancing_form: hf is not available yet"}},
-    {"loss.balancing_scope=global", ERR_UNSUPPORTED, {"global is not available yet"}},
     {"optimizer.type=muon", ERR_UNSUPPORTED, {"optimizer.type: muon is not available yet"}},
     {"checkpoint.async=true", ERR_UNSUPPORTED, {"checkpoint.async: true is not available yet"}},
     {"log.trackers=[jsonl, tensorboard]", ERR_UNSUPPORTED, {"tensorboard is not available yet"}},
