@@ -48,13 +48,10 @@ Breadcrumb *breadcrumb(void)
     return &crumb;
 }
 
-void die(const char *format, ...)
+static void print_death(const char *format, va_list args)
 {
     char reason[1024], place[256] = "";
-    va_list args;
-    va_start(args, format);
     vsnprintf(reason, sizeof reason, format, args);
-    va_end(args);
     size_t n = 0;
     if (crumb.step > 0)
         n += (size_t)snprintf(place + n, sizeof place - n, " step %lld", (long long)crumb.step);
@@ -64,10 +61,31 @@ void die(const char *format, ...)
         n += (size_t)snprintf(place + n, sizeof place - n, " layer %d", crumb.layer);
     if (crumb.op) snprintf(place + n, sizeof place - n, " %s", crumb.op);
     fprintf(stderr, "stagewright: error: rank %d%s: %s\n", crumb.rank, place, reason);
+}
+
+void die_line(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_death(format, args);
+    va_end(args);
+}
+
+void die_now(void)
+{
     fflush(NULL);
     void (*end_others)(int) = atomic_load(&end_others_at_death);
     if (end_others) end_others(1);
     _exit(1);
+}
+
+void die(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_death(format, args);
+    va_end(args);
+    die_now();
 }
 
 void die_hook(void (*end_others)(int exit_code))

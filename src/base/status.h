@@ -62,6 +62,9 @@ Breadcrumb *breadcrumb(void);
 
 /** Print one line `stagewright: error: rank … step … action … layer … op: reason` and end the process with 1. */
 _Noreturn void die(const char *format, ...) PRINTF_LIKE(1, 2);
+/** Its two halves, for a death that several ranks speak of. */
+void die_line(const char *format, ...) PRINTF_LIKE(1, 2);
+_Noreturn void die_now(void);
 
 /**
  * What die() calls after its line, to end the processes of the other ranks too; NULL: nothing. It is the one

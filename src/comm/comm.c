@@ -22,6 +22,12 @@ static CommState self_test(Comm *comm, CommRequest *request)
     return COMM_DONE;
 }
 
+static bool self_hangs(Comm *comm, bool declare)
+{
+    (void)comm;
+    return declare;
+}
+
 static void self_free(Comm *comm)
 {
     (void)comm;
@@ -34,6 +40,7 @@ void comm_self_init(Comm *comm)
                    .isend = self_isend,
                    .irecv = self_irecv,
                    .test = self_test,
+                   .hangs = self_hangs,
                    .free = self_free};
 }
 
@@ -48,20 +55,51 @@ static void back_off(int tries)
         clock_sleep_us(tries < YIELDS + SLEEP_US_MAX ? tries - YIELDS + 1 : SLEEP_US_MAX);
 }
 
+/* The others get a second to see it and to say what they wait for. */
+static _Noreturn void hang(Comm *comm, int peer, double waited)
+{
+    die_line("waits for rank %d, %.1f s so far; the run hangs (train.hang_timeout %g s)", peer,
+             waited, comm->hang_timeout);
+    comm->hangs(comm, true);
+    double begin = clock_seconds();
+    while (clock_seconds() - begin < 1) {
+        comm->hangs(comm, false);
+        clock_sleep_us(1000);
+    }
+    die_now();
+}
+
+/* Seconds since *last, which moves on; at most 1, since in a longer gap between two looks this process was stopped. */
+static double seconds_since(double *last)
+{
+    double now = clock_seconds(), gap = now - *last;
+    *last = now;
+    return gap < 1 ? gap : 1;
+}
+
+Status comm_look(Comm *comm, CommRequest *request, bool *done)
+{
+    int peer = request->peer;
+    CommState state = request->node ? comm->test(comm, request) : COMM_DONE;
+    if (state == COMM_LOST)
+        return FAIL(ERR_PEER, "rank %d ended while rank %d waited for it", peer, comm->rank);
+    *done = state == COMM_DONE;
+    return OK;
+}
+
 Status comm_wait(Comm *comm, CommRequest *request)
 {
     if (!request->node) return OK;
     int peer = request->peer;
-    double since = comm->hang_timeout > 0 ? clock_seconds() : 0;
+    double waited = 0, last = comm->hang_timeout > 0 ? clock_seconds() : 0;
     for (int tries = 0;; tries += tries < 1000) {
-        CommState state = comm->test(comm, request);
-        if (state == COMM_DONE) return OK;
-        if (state == COMM_LOST)
-            return FAIL(ERR_PEER, "rank %d ended while rank %d waited for it", peer, comm->rank);
+        bool done;
+        TRY(comm_look(comm, request, &done));
+        if (done) return OK;
         back_off(tries);
-        if (since > 0 && clock_seconds() - since > comm->hang_timeout)
-            die("no answer from rank %d within hang_timeout = %g seconds", peer,
-                comm->hang_timeout);
+        if (comm->hang_timeout <= 0) continue;
+        waited += seconds_since(&last);
+        if (waited > comm->hang_timeout || comm->hangs(comm, false)) hang(comm, peer, waited);
     }
 }
 

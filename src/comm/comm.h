@@ -3,7 +3,7 @@
  * Room `comm`: messages between ranks. It knows bytes, ranks and tags, nothing of tensors' meaning,
  * models or schedules. Read this file first, then comm_threads.c, then mesh.h and world.h.
  *
- * A Comm is a table of functions with a state. Only isend, irecv, test and free differ between
+ * A Comm is a table of functions with a state. Only isend, irecv, test, hangs and free differ between
  * transports (comm_self, comm_threads, comm_mpi); waiting, splitting and all collectives are written
  * once on top of them, and so give the same bits over each.
  *
@@ -34,8 +34,7 @@ struct Comm {
     const char *name; /* of the transport, for messages */
     int rank, size;
     int n_cpus; /* of a world's comm: this rank's share of its machine's processors, at least 1 */
-    double
-        hang_timeout; /* seconds a wait may last before it ends the process; 0: for ever. Splits inherit it */
+    double hang_timeout; /* seconds a wait may last (comm_wait); 0: for ever. Splits inherit it */
     /**
      * Start to send; `data` must stay as it is until the request is done. Never blocks. Messages of one
      * (sender, receiver, tag) arrive in the order sent; those of other tags may overtake them.
@@ -45,6 +44,8 @@ struct Comm {
     CommRequest (*irecv)(Comm *comm, void *data, size_t bytes, int from, uint64_t tag);
     /** Once DONE or LOST the request is cleared and `data` is the caller's again. */
     CommState (*test)(Comm *comm, CommRequest *request);
+    /** Whether a rank has declared that nothing moves any more; with `declare` this one does. */
+    bool (*hangs)(Comm *comm, bool declare);
     /** Releases what the comm holds, not the struct; no request may be pending. */
     void (*free)(Comm *comm);
     void *state;
@@ -58,9 +59,16 @@ void comm_self_init(Comm *comm);
 /**
  * Wait for one message.
  * Polls shortly, then gives the processor away (sleeps of at most 50 µs): ranks may outnumber cores.
- * Errors: ERR_PEER if the peer ended. Dies after hang_timeout.
+ *
+ * A wait that lasts longer than hang_timeout ends the run with exit code 1, whatever other ranks do
+ * meanwhile: the timeout must be longer than any rank may rightly work alone. Before that each rank that
+ * waits says on a line what for, from whom and since when. Time in which this process itself was stopped
+ * does not count.
+ * Errors: ERR_PEER if the peer ended.
  */
 Status comm_wait(Comm *comm, CommRequest *request) MUST_USE;
+/** One look: *done, or still on its way. Errors as comm_wait. */
+Status comm_look(Comm *comm, CommRequest *request, bool *done) MUST_USE;
 /** Inside a step: end the process with the recorded message unless status is OK. */
 void comm_must(Status status);
 

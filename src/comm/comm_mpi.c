@@ -10,11 +10,12 @@
 
 enum { TAG_ENVELOPE = 0, N_TAGS = 32767, PIECE_BYTES = 1 << 30 };
 
-/* Announces a message, or says that its sender left. */
+/* Announces a message, or says of its sender that it left or that nothing moves any more. */
 typedef struct Envelope {
     uint64_t tag, bytes;
     uint64_t number; /* among the messages of this sender to this receiver */
-    int32_t is_end, status;
+    enum { IS_MESSAGE, IS_END, IS_HANG } what;
+    int32_t status; /* of an end */
 } Envelope;
 
 /* One isend, one irecv, or an envelope that found no receive yet. */
@@ -54,8 +55,8 @@ struct MpiWorld {
     Envelope incoming; /* where the next envelope of anybody goes */
     MPI_Request listening;
     int n_left;
-    bool leaving;
-    Envelope farewell;
+    bool leaving, hangs;
+    Envelope farewell; /* an end, or a hang */
     MPI_Request *farewell_r;
     Queue dropped; /* messages that nobody will ask for, on their way into memory of ours */
     Node *pool;
@@ -208,7 +209,11 @@ static void drop(MpiWorld *w, Node *stored)
 static void take_envelope(MpiWorld *w, int from, const Envelope *envelope)
 {
     Peer *peer = &w->peer_r[from];
-    if (envelope->is_end) {
+    if (envelope->what == IS_HANG) {
+        w->hangs = true;
+        return;
+    }
+    if (envelope->what == IS_END) {
         peer->left = true;
         peer->status = (Status)envelope->status;
         w->n_left++;
@@ -314,6 +319,24 @@ static CommState mpi_test(Comm *comm, CommRequest *request)
     return state;
 }
 
+/* To all, itself too. */
+static void say_farewell(MpiWorld *w, Envelope farewell)
+{
+    w->farewell = farewell;
+    for (int r = 0; r < w->comm.size; r++)
+        must(MPI_Isend(&w->farewell, (int)sizeof w->farewell, MPI_BYTE, r, TAG_ENVELOPE, w->mpi,
+                       &w->farewell_r[r]),
+             "send");
+}
+
+static bool mpi_hangs(Comm *comm, bool declare)
+{
+    MpiWorld *w = comm->state;
+    if (declare && !w->hangs) say_farewell(w, (Envelope){.what = IS_HANG});
+    progress(w);
+    return w->hangs;
+}
+
 static void mpi_free(Comm *comm)
 {
     (void)comm; /* belongs to its world */
@@ -386,6 +409,7 @@ Status mpi_world_create(MpiWorld **out)
                      .isend = mpi_isend,
                      .irecv = mpi_irecv,
                      .test = mpi_test,
+                     .hangs = mpi_hangs,
                      .free = mpi_free,
                      .state = w};
     MPI_Comm_rank(MPI_COMM_WORLD, &w->comm.rank);
@@ -423,11 +447,7 @@ void mpi_world_leave(MpiWorld *w, Status status)
         Queue *arrived = &w->peer_r[r].arrived;
         while (arrived->first) drop(w, queue_take(arrived, &arrived->first));
     }
-    w->farewell = (Envelope){.is_end = true, .status = (int32_t)status};
-    for (int r = 0; r < w->comm.size; r++)
-        must(MPI_Isend(&w->farewell, (int)sizeof w->farewell, MPI_BYTE, r, TAG_ENVELOPE, w->mpi,
-                       &w->farewell_r[r]),
-             "send");
+    say_farewell(w, (Envelope){.what = IS_END, .status = (int32_t)status});
 }
 
 static bool nothing_on_its_way(MpiWorld *w)

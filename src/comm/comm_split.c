@@ -25,6 +25,11 @@ static CommState split_test(Comm *comm, CommRequest *request)
     return comm->root->test(comm->root, request);
 }
 
+static bool split_hangs(Comm *comm, bool declare)
+{
+    return comm->root->hangs(comm->root, declare);
+}
+
 static void split_free(Comm *comm)
 {
     (void)comm; /* all of it is in the arena */
@@ -66,6 +71,7 @@ Status comm_split(Comm **out, Comm *parent, int color, int key, Arena *arena)
                    .isend = split_isend,
                    .irecv = split_irecv,
                    .test = split_test,
+                   .hangs = split_hangs,
                    .free = split_free,
                    .state = split,
                    .root = root};

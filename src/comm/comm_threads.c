@@ -45,6 +45,7 @@ struct ThreadWorld {
     int n_ranks;
     ThreadRank *rank_r; /* [n_ranks] */
     Box *box_rr;        /* [n_ranks receivers][n_ranks senders] */
+    atomic_bool hangs;
 };
 
 static ThreadRank *self_of(Comm *comm)
@@ -166,6 +167,13 @@ static CommState threads_test(Comm *comm, CommRequest *request)
     return COMM_LOST;
 }
 
+static bool threads_hangs(Comm *comm, bool declare)
+{
+    ThreadWorld *world = self_of(comm)->world;
+    if (declare) atomic_store_explicit(&world->hangs, true, memory_order_relaxed);
+    return atomic_load_explicit(&world->hangs, memory_order_relaxed);
+}
+
 static void threads_free(Comm *comm)
 {
     (void)comm; /* belongs to its world */
@@ -199,6 +207,7 @@ Status thread_world_create(ThreadWorld **out, int n_ranks)
                             .isend = threads_isend,
                             .irecv = threads_irecv,
                             .test = threads_test,
+                            .hangs = threads_hangs,
                             .free = threads_free,
                             .state = rank};
     }

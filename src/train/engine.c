@@ -154,6 +154,7 @@ Status engine_create(Engine **out, const EngineSetup *setup, Comm *world, Log *l
     e->model = setup->model;
     e->dtype = setup->config->model.dtype;
     arena_init(&e->step, "step");
+    world->hang_timeout = setup->config->train.hang_timeout;
     const ParallelSection *p = &setup->config->parallel;
     backend_cpu_init(&e->be, engine_threads(setup->config, world->n_cpus));
     int axes[AXIS_COUNT] = {[AXIS_PP] = p->pp_size,

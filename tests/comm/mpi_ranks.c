@@ -185,6 +185,16 @@ static Status too_many(Comm *comm, const World *world)
     return comm_receive(comm, &byte, 1, 1 - comm->rank, 77);
 }
 
+static Status hang_beside_work(Comm *comm)
+{
+    return hang_body(comm, &(bool){false});
+}
+
+static Status hang_beside_stopped(Comm *comm)
+{
+    return hang_body(comm, &(bool){true});
+}
+
 static Status stop(Comm *comm)
 {
     TRY(comm_barrier(comm));
@@ -194,10 +204,15 @@ static Status stop(Comm *comm)
 static const struct {
     const char *name;
     Status (*body)(Comm *comm);
-} bodies[] = {{"idle", wait_idle},    {"leave", leave_early},
-              {"fail-all", fail_all}, {"fail-busy", fail_beside_work},
-              {"die", die_in_step},   {"wrong-size", wrong_size},
-              {"stop", stop}};
+} bodies[] = {{"idle", wait_idle},
+              {"leave", leave_early},
+              {"fail-all", fail_all},
+              {"fail-busy", fail_beside_work},
+              {"die", die_in_step},
+              {"wrong-size", wrong_size},
+              {"stop", stop},
+              {"hang-work", hang_beside_work},
+              {"hang-stop", hang_beside_stopped}};
 
 static Status run(const World *world, const char *what)
 {

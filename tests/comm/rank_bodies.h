@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "comm/mesh.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,20 @@ static inline Status many_small(Comm *comm, void *arg)
     TRY(status);
     EXPECT(right);
     return OK;
+}
+
+/* The last two ranks wait for a message that nobody sends, rank 0 works, or is stopped, without a word. */
+static inline Status hang_body(Comm *comm, void *arg)
+{
+    const bool *stopped = arg;
+    char byte;
+    comm->hang_timeout = 0.5;
+    TRY(comm_barrier(comm));
+    breadcrumb()->step = 7;
+    if (comm->rank == 0 && *stopped) raise(SIGSTOP);
+    for (int i = 0; i < 600 && comm->rank == 0; i++) clock_sleep_us(100000);
+    breadcrumb()->action = "2F0";
+    return comm_receive(comm, &byte, 1, comm->rank - 1, 0);
 }
 
 /* A ring of messages of odd sizes, from none to 4 MiB, with delays on either side. */

@@ -68,6 +68,35 @@ static void comm_mpi__a_death_ends_all(void **state)
     ends_soon(2, "wrong-size", 1, "rank 0 sends 8 bytes, rank 1 expects 7 (tag 9)");
 }
 
+/* Both ranks that wait say so; then all end, the one that works or is stopped too. */
+static void comm_mpi__a_hang_ends_all_and_each_waiting_rank_says_why(void **state)
+{
+    (void)state;
+#ifndef SW_MPI_RANKS
+    skip();
+#else
+    static const char *const bodies[] = {"hang-work", "hang-stop"};
+    for (size_t i = 0; i < 2; i++) {
+        Arguments args = {0};
+        add_launch(&args, 3, SW_MPI_RANKS);
+        arguments_add(&args, "%s", bodies[i]);
+        Launched got = launch(&args, folder);
+        bool right = got.status == 1 && got.n_errors == 2 && got.seconds < 15;
+        static const char *const lines[] = {"rank 1 step 7 action 2F0: waits for rank 0, ",
+                                            "rank 2 step 7 action 2F0: waits for rank 1, "};
+        FILE *file = fopen(path_in(folder, "err.txt"), "r");
+        char text[8192];
+        text[file ? fread(text, 1, sizeof text - 1, file) : 0] = '\0';
+        if (file) fclose(file);
+        for (size_t k = 0; k < 2; k++) right = right && strstr(text, lines[k]);
+        if (right) continue;
+        file_show(path_in(folder, "err.txt"));
+        fail_msg("%s: exit %d after %.1f s with %d errors", bodies[i], got.status, got.seconds,
+                 got.n_errors);
+    }
+#endif
+}
+
 static void comm_mpi__refuses_more_stored_messages_than_it_can_tell_apart(void **state)
 {
     (void)state;
@@ -96,6 +125,7 @@ int main(void)
         cmocka_unit_test(comm_mpi__a_rank_that_ends_leaves_nobody_waiting),
         cmocka_unit_test(world__the_lowest_failed_process_speaks),
         cmocka_unit_test(comm_mpi__a_death_ends_all),
+        cmocka_unit_test(comm_mpi__a_hang_ends_all_and_each_waiting_rank_says_why),
         cmocka_unit_test(comm_mpi__refuses_more_stored_messages_than_it_can_tell_apart),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

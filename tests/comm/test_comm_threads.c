@@ -6,6 +6,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -73,6 +75,34 @@ static void comm_threads__a_rank_that_ends_leaves_nobody_waiting(void **state)
     run(2, sent_before_the_end, NULL);
 }
 
+static void comm_threads__a_hang_ends_the_process_and_each_waiting_rank_says_why(void **state)
+{
+    (void)state;
+    int ends[2], status;
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        _exit(world_run_threads(3, hang_body, &(bool){false}) == OK ? 0 : 2);
+    }
+    close(ends[1]);
+    char text[4096];
+    size_t n = 0;
+    for (ssize_t got; (got = read(ends[0], text + n, sizeof text - 1 - n)) > 0;) n += (size_t)got;
+    text[n] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    static const char *const lines[] = {
+        "stagewright: error: rank 1 step 7 action 2F0: waits for rank 0, 0.5 s so far; the run "
+        "hangs (train.hang_timeout 0.5 s)\n",
+        "rank 2 step 7 action 2F0: waits for rank 1, "};
+    for (size_t i = 0; i < 2; i++)
+        if (!strstr(text, lines[i])) fail_msg("not \"%s\" in: %s", lines[i], text);
+}
+
 static Status breadcrumb_of_rank(Comm *comm, void *arg)
 {
     (void)arg;
@@ -98,6 +128,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comm_threads__keeps_order_within_a_tag_and_lets_tags_overtake),
         cmocka_unit_test(comm_threads__carries_messages_of_any_size),
+        cmocka_unit_test(comm_threads__a_hang_ends_the_process_and_each_waiting_rank_says_why),
         cmocka_unit_test(comm_threads__a_rank_that_ends_leaves_nobody_waiting),
         cmocka_unit_test(world__gives_each_rank_its_breadcrumb_and_stack),
     };

@@ -246,7 +246,7 @@ static const struct {
     {"parallel.tp_size=2", ERR_UNSUPPORTED, {"parallel.tp_size: 2 is not available yet"}},
     {"parallel.zero_stage=1", ERR_UNSUPPORTED, {"parallel.zero_stage: 1 is not available yet"}},
     {"train.profile_steps=[1]", ERR_UNSUPPORTED, {"train.profile_steps: [1] is not available"}},
-    {"train.hang_timeout=5m", ERR_UNSUPPORTED, {"train.hang_timeout: 300 is not available yet"}},
+    {"train.hang_timeout=0", ERR_USAGE, {"train.hang_timeout", "found 0"}},
     {"train.stop_before=2h", ERR_UNSUPPORTED, {"train.stop_before", "2h", "not available yet"}},
     {"train.isa=avx2", ERR_UNSUPPORTED, {"train.isa: avx2 is not available yet"}},
     {"optimizer.type=muon", ERR_UNSUPPORTED, {"optimizer.type: muon is not available yet"}},
@@ -301,7 +301,7 @@ static void config__accepts_the_named_available_values(void **state)
     static const char *const sets[] = {
         "model.dtype=f32",        "model.chat_template=none", "parallel.schedule=gpipe",
         "parallel.dp_size=null",  "parallel.pp_size=4",       "data.pack=hard",
-        "train.profile_steps=[]", "train.hang_timeout=10m",   "train.stop_before=null",
+        "train.profile_steps=[]", "train.hang_timeout=5m",    "train.stop_before=null",
         "train.steps=0",          "optimizer.lr=0",           "checkpoint.async=false",
         "loss.reduction=sample",  "lr_schedule.warmup=0",     "lr_schedule.warmup=10",
         "log.trackers=jsonl",
