@@ -26,7 +26,8 @@ typedef struct PipeSetup {
     double recompute;
     int64_t chunk;
     int n_threads;
-    bool ref;
+    bool ref, together; /* together: balancing loss of all layers */
+    DType dtype;
 } PipeSetup;
 
 static void make_row(MicroBatch *mb, int index, int n_segments, const int *length, Arena *arena)
@@ -68,8 +69,8 @@ static void pipe_open(Pipe *p, const PipeSetup *setup)
         backend_cpu_init(&p->be, setup->n_threads ? setup->n_threads : 1);
     assert_ok(config_of(&p->config, &p->arena, MOE_JSON, setup->patch, NULL));
     assert_ok(rope_tables_build(&p->rope, &p->arena, &p->config->rope, p->config->head_dim,
-                                TOKENS_MAX, DTYPE_F32));
-    paramset_init(&p->set, &p->arena, DTYPE_F32, DTYPE_F32);
+                                TOKENS_MAX, setup->dtype));
+    paramset_init(&p->set, &p->arena, setup->dtype, setup->dtype);
     ModelPart part[MAX_STAGES];
     int64_t first = 0;
     while (p->n_stages < MAX_STAGES && setup->split[p->n_stages]) {
@@ -85,10 +86,11 @@ static void pipe_open(Pipe *p, const PipeSetup *setup)
                          .n_f_to_i = N_MB,
                          .n_f_to_w = N_MB,
                          .n_i_to_w = N_MB,
-                         .recompute_ratio = setup->recompute};
+                         .recompute_ratio = setup->recompute,
+                         .balancing_together = setup->together};
     for (int s = 0; s < p->n_stages; s++)
-        assert_ok(
-            stage_create(&p->stage[s], p->config, &part[s], &slots, &p->be, DTYPE_F32, &p->arena));
+        assert_ok(stage_create(&p->stage[s], p->config, &part[s], &slots, &p->be, setup->dtype,
+                               &p->arena));
     make_row(&p->mb[0], 0, 3, (int[]){9, 1, 13}, &p->arena);
     make_row(&p->mb[1], 1, 1, (int[]){1}, &p->arena); /* one token, nothing to learn */
     make_row(&p->mb[2], 2, 2, (int[]){20, 17}, &p->arena);
@@ -170,6 +172,7 @@ static void assert_same_results(const Pipe *got, const Pipe *want, const char *w
         if (x->ce_m[m] != y->ce_m[m])
             fail_msg("%s: loss of row %d is %.17g, expected %.17g", what, m, x->ce_m[m],
                      y->ce_m[m]);
+    assert_memory_equal(x->balancing_raw_m, y->balancing_raw_m, N_MB * sizeof(double));
     int64_t n_experts = want->config->n_experts;
     for (int64_t layer = 0; layer < want->config->n_layers; layer++)
         for (int m = 0; m < N_MB; m++) {
@@ -203,7 +206,7 @@ static void assert_all_learn(const Pipe *p)
     }
 }
 
-static void check_cuts(bool ref, const char *patch)
+static void check_cuts(bool ref, bool together, const char *patch)
 {
     static const PipeSetup cuts[] = {
         {.split = {1, 3}},
@@ -217,12 +220,17 @@ static void check_cuts(bool ref, const char *patch)
         {.split = {2, 2}, .n_threads = 2, .recompute = 0.75},
     };
     Pipe whole, cut;
-    pipe_open(&whole, &(PipeSetup){.split = {4}, .ref = ref, .patch = patch, .chunk = 8});
+    pipe_open(
+        &whole,
+        &(PipeSetup){.split = {4}, .ref = ref, .together = together, .patch = patch, .chunk = 8});
     step(&whole, ORDER_ALL_F_FIRST);
     assert_all_learn(&whole);
+    for (int m = 0; m < N_MB; m++)
+        assert_true((whole.stage[0]->balancing_raw_m[m] > 0) == together);
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         PipeSetup setup = cuts[i];
         setup.ref = ref;
+        setup.together = together;
         setup.patch = patch;
         setup.chunk = 8;
         pipe_open(&cut, &setup);
@@ -241,14 +249,82 @@ static void check_cuts(bool ref, const char *patch)
 static void stage__any_cut_order_and_recompute_gives_the_same_bits_on_ref(void **state)
 {
     (void)state;
-    check_cuts(true, "{\"attention_bias\": true}");
+    check_cuts(true, false, "{\"attention_bias\": true}");
+    check_cuts(true, true, NULL);
 }
 
 static void stage__any_cut_order_and_recompute_gives_the_same_bits_on_cpu(void **state)
 {
     (void)state;
-    check_cuts(false, "{\"attention_bias\": true}");
-    check_cuts(false, "{\"tie_word_embeddings\": true, \"mlp_only_layers\": []}");
+    check_cuts(false, false, "{\"attention_bias\": true}");
+    check_cuts(false, false, "{\"tie_word_embeddings\": true, \"mlp_only_layers\": []}");
+    check_cuts(false, true, "{\"mlp_only_layers\": []}");
+    check_cuts(false, true, "{\"mlp_only_layers\": [0, 3]}");
+}
+
+/* Of a step whose rows weigh as make_row says. */
+static double total_loss(Pipe *p)
+{
+    double sum = 0;
+    for (int m = 0; m < N_MB; m++) {
+        const Stage *last = p->stage[p->n_stages - 1];
+        forward(p, m, FORWARD_LOSS);
+        sum += last->ce_m[m] + p->mb[m].balancing_scale * last->balancing_raw_m[m];
+        for (int64_t layer = 0; layer < p->config->n_layers; layer++) {
+            int64_t i;
+            const Stage *s = stage_of(p, layer, &i);
+            i += m * s->part.range.n;
+            sum += p->mb[m].balancing_scale * s->balancing_raw_ml[i] +
+                   p->mb[m].z_scale * s->z_raw_ml[i];
+        }
+    }
+    return sum;
+}
+
+/*
+ * Gradients against central differences, in double precision: two layers of experts on two stages, a dense
+ * one between. All elements of the routers, some of the others; truncation and cancellation are as
+ * tests/nn/fixture.h says.
+ */
+static void check_differences(bool together)
+{
+    const double step_size = 1e-5, tolerance = 1e-6;
+    Pipe p;
+    pipe_open(&p, &(PipeSetup){.split = {2, 1},
+                               .ref = true,
+                               .together = together,
+                               .dtype = DTYPE_F64,
+                               .patch = "{\"num_hidden_layers\": 3}"});
+    for (int m = 0; m < N_MB; m++) p.mb[m].balancing_scale = 2; /* as strong as the rest */
+    step(&p, ORDER_ONE_BY_ONE);
+    for (int i = 0; i < p.set.n; i++) {
+        const Param *param = p.set.at[i];
+        double *value = param->value.data, largest = 0;
+        const double *grad = param->grad.data;
+        int64_t n = tensor_size(param->value), stride = strstr(param->name, "gate.weight") ? 1 : 53;
+        for (int64_t k = 0; k < n; k++) largest = fmax(largest, fabs(grad[k]));
+        assert_true(largest > 0);
+        for (int64_t k = 0; k < n; k += stride) {
+            double keep = value[k];
+            value[k] = keep + step_size;
+            double up = total_loss(&p);
+            value[k] = keep - step_size;
+            double down = total_loss(&p);
+            value[k] = keep;
+            double want = (up - down) / (2 * step_size);
+            if (!(fabs(grad[k] - want) <= tolerance * largest))
+                fail_msg("%s[%lld]: %.12g, difference quotient %.12g, largest %.3g", param->name,
+                         (long long)k, grad[k], want, largest);
+        }
+    }
+    pipe_close(&p);
+}
+
+static void stage__gradients_are_difference_quotients(void **state)
+{
+    (void)state;
+    check_differences(false);
+    check_differences(true);
 }
 
 static void stage__layers_below_the_ratio_are_recomputed_but_never_the_last(void **state)
@@ -400,6 +476,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stage__any_cut_order_and_recompute_gives_the_same_bits_on_ref),
         cmocka_unit_test(stage__any_cut_order_and_recompute_gives_the_same_bits_on_cpu),
+        cmocka_unit_test(stage__gradients_are_difference_quotients),
         cmocka_unit_test(stage__layers_below_the_ratio_are_recomputed_but_never_the_last),
         cmocka_unit_test(stage__recomputing_holds_less),
         cmocka_unit_test(stage__a_third_step_asks_for_no_memory),

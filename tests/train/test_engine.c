@@ -8,6 +8,9 @@ typedef struct Job {
     const Dataset *data;
     const char *weights;
     int n_rows;
+    const char *form;     /* of the balancing loss; NULL: the default */
+    const char *schedule; /* NULL: the default */
+    double recompute;
     /* results */
     EngineSums sums;
     double norm_by_hand;
@@ -74,8 +77,27 @@ static Status body(Comm *world, void *arg)
 
 static void run(Job *job, int pp)
 {
-    job->config = CONFIG(job->b, text_format(&job->b->arena, "parallel.pp_size=%d", pp));
+    Arena *arena = &job->b->arena;
+    TrainConfig *config =
+        CONFIG(job->b, text_format(arena, "parallel.pp_size=%d", pp),
+               text_format(arena, "train.recompute_ratio=%g", job->recompute),
+               text_format(arena, "loss.balancing_form=%s", job->form ? job->form : "per_layer"));
+    if (job->schedule) {
+        config->parallel.schedule = job->schedule;
+        config->parallel.num_virtual_stages = 0; /* as many as it needs */
+    }
+    job->config = config;
     assert_ok(world_run_threads(pp, body, job));
+}
+
+static void assert_same_sums(const Job *got, const Job *want)
+{
+    assert_true(got->sums.ce == want->sums.ce);
+    assert_true(got->sums.balancing_raw == want->sums.balancing_raw);
+    assert_true(got->sums.z_raw == want->sums.z_raw);
+    assert_true(got->sums.norm == want->sums.norm);
+    assert_true(got->sums.max_violation == want->sums.max_violation);
+    assert_memory_equal(got->count, want->count, sizeof want->count);
 }
 
 static void engine__sums_are_the_same_bits_on_any_number_of_ranks(void **state)
@@ -89,17 +111,41 @@ static void engine__sums_are_the_same_bits_on_any_number_of_ranks(void **state)
         for (int pp = 2; pp <= 4; pp++) {
             Job more = {.b = b, .model = one.model, .data = data, .n_rows = 5};
             run(&more, pp);
-            assert_true(one.sums.ce == more.sums.ce);
-            assert_true(one.sums.balancing_raw == more.sums.balancing_raw);
-            assert_true(one.sums.z_raw == more.sums.z_raw);
-            assert_true(one.sums.norm == more.sums.norm);
-            assert_true(one.sums.max_violation == more.sums.max_violation);
-            assert_memory_equal(one.count, more.count, sizeof one.count);
+            assert_same_sums(&more, &one);
             assert_int_equal(more.sums.flags, pp * (pp + 1) / 2);
             for (int r = 0; r < pp; r++) assert_true(more.memory[r] > 1000);
             assert_true(more.sums.total >= more.sums.busy && more.sums.busy > 0);
         }
     }
+    dataset_free(&data);
+}
+
+/* Several stages on a rank, in the order of the ranks or in a V, with I and W apart; both forms of the balancing loss. */
+static void engine__sums_are_the_same_bits_with_every_schedule(void **state)
+{
+    Bench *b = *state;
+    Dataset *data = dataset_of(b, rows_file(b, "rows.jsonl", 5, NULL));
+    static const struct {
+        const char *schedule;
+        int pp;
+    } rows[] = {{"gpipe", 4}, {"interleaved", 2}, {"looped_bfs", 2}, {"zb_h1", 3},
+                {"zb_h2", 4}, {"zb1p", 2},        {"zbv", 2},        {"vhalf", 2},
+                {"vmin", 2},  {"dualpipev", 2}};
+    static const char *const forms[] = {"per_layer", "hf"};
+    for (size_t f = 0; f < 2; f++)
+        for (int tied = 0; tied < 2; tied++) {
+            Job one = {.b = b, .data = data, .n_rows = 5, .form = forms[f]};
+            one.model = model_with(b, tied ? "{\"tie_word_embeddings\": true}" : NULL);
+            run(&one, 1);
+            assert_true(one.sums.balancing_raw > (f ? 2 : 3)); /* K; layers of experts */
+            for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+                Job more = one;
+                more.schedule = rows[i].schedule;
+                more.recompute = (double)(i % 3) / 2;
+                run(&more, rows[i].pp);
+                assert_same_sums(&more, &one);
+            }
+        }
     dataset_free(&data);
 }
 
@@ -258,6 +304,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         BENCH_TEST(engine__sums_are_the_same_bits_on_any_number_of_ranks),
+        BENCH_TEST(engine__sums_are_the_same_bits_with_every_schedule),
         BENCH_TEST(engine__norm_is_that_of_the_gradients),
         BENCH_TEST(engine__counts_and_violation),
         BENCH_TEST(engine__the_first_tensor_that_is_not_finite_is_named),
