@@ -58,10 +58,12 @@ static inline void equality_write_rows(const char *path, int n)
     fclose(out);
 }
 
-static inline void equality_losses(Arguments *args)
+/* Both forms of the balancing loss come up with every model and layout. */
+static inline void equality_losses(Arguments *args, int n_mb)
 {
     add_set(args, "model.dtype=f32");
     add_set(args, "loss.balancing_alpha=0.01");
+    add_set(args, "loss.balancing_form=%s", n_mb % 2 ? "per_layer" : "hf");
     add_set(args, "loss.z_alpha=0.001");
     add_set(args, "loss.chunk_size=16");
 }
@@ -77,13 +79,13 @@ static inline bool equality_produce(const char *folder, const char *name, int n_
     arguments_add(&args, "--out");
     arguments_add(&args, "%s/%s-probe", folder, name);
     arguments_add(&args, "--grads");
-    equality_losses(&args);
+    equality_losses(&args, n_mb);
     add_layout(&args, layout);
     if (!command_runs(&command_probe, &args)) return false;
     arguments_add(&args, "%s/config.yaml", folder);
     add_set(&args, "train.output=%s/%s-run", folder, name);
     add_set(&args, "train.global_batch_size=%d", n_mb);
-    equality_losses(&args);
+    equality_losses(&args, n_mb);
     add_layout(&args, layout);
     return command_runs(&command_train, &args);
 }
