@@ -69,6 +69,7 @@ def _case(name, about, config=None, base=BASE, **more):
         rows=SHORT,
         reduction="token",
         alpha=0.01,
+        form="per_layer",  # or hf
         z_alpha=0.0,
         train=None,  # or optimizer, lr_schedule, max_grad_norm (0: off) of 20 steps
     )
@@ -250,6 +251,25 @@ CASES = [
         drop=("head_dim", "rms_norm_eps", "rope_theta", "tie_word_embeddings", "attention_bias"),
         rows=SHORT[:2],
         alpha=0.0,
+    ),
+    _case(
+        "moe_hf_form",
+        "balancing loss in the hf form, over layers 1 and 2, with 0 and 3 dense; z-loss",
+        dict(
+            num_hidden_layers=4,
+            hidden_size=24,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            intermediate_size=24,
+            moe_intermediate_size=12,
+            mlp_only_layers=[0, 3],
+        ),
+        router_std=0.5,
+        alpha=0.1,
+        form="hf",
+        z_alpha=1e-3,
+        train=dict(optimizer=ADAMW, lr_schedule=CONSTANT, max_grad_norm=1.0),
     ),
 ]
 for i, row in enumerate(CASES):

@@ -189,10 +189,14 @@ def tolerance(name):
     return 5e-6 if any(part in name for part in narrow) else 1e-5
 
 
+def loss_args(case):
+    return {key: case[key] for key in ("reduction", "alpha", "form", "z_alpha")}
+
+
 def check_float32(config, weights, rows, case, truth, grads, norm):
     """The library in f32 agrees with the reference; returns the worst relative errors."""
     model = reference.make_model(config, weights, torch.float32)
-    out = reference.batch_loss(model, rows, case["reduction"], case["alpha"], case["z_alpha"])
+    out = reference.batch_loss(model, rows, **loss_args(case))
     own_grads, own_norm = reference.gradients(model, out["total"])
     worst = dict(loss=abs(out["total"].item() / truth["total"].item() - 1))
     worst |= dict(grad_norm=abs(own_norm / norm - 1))
@@ -209,15 +213,7 @@ def check_float32(config, weights, rows, case, truth, grads, norm):
 
 
 def train_all(model, rows, case):
-    return reference.train(
-        model,
-        rows,
-        case["reduction"],
-        case["alpha"],
-        case["z_alpha"],
-        **case["train"],
-        steps=STEPS,
-    )
+    return reference.train(model, rows, loss_args(case), **case["train"], steps=STEPS)
 
 
 def check_train_float32(config, weights, rows, case, log, change):
@@ -258,12 +254,11 @@ def compute(case, seed):
     config = make_config(case)
     weights = make_weights(config, case, seed)
     rows = make_rows(case, config.vocab_size, seed + 1000)
-    loss_args = dict(alpha=case["alpha"], z_alpha=case["z_alpha"])
     result = dict(config=config, weights=weights, rows=rows, losses={})
     with reference.double_precision():
         model = reference.make_model(config, weights, torch.float64)
         for reduction in reference.REDUCTIONS:
-            out = reference.batch_loss(model, rows, reduction, **loss_args)
+            out = reference.batch_loss(model, rows, **loss_args(case) | dict(reduction=reduction))
             if out["margin"] < MARGIN or not idle_as_asked(case, out):
                 return None
             grads, norm = reference.gradients(model, out["total"])
@@ -289,6 +284,8 @@ def set_arguments(values):
 def settings(case):
     """What --set is given, loss.reduction aside."""
     values = {"model.dtype": "f32", "loss.balancing_alpha": case["alpha"]}
+    if case["form"] != "per_layer":
+        values |= {"loss.balancing_form": case["form"]}
     return set_arguments(values | {"loss.z_alpha": case["z_alpha"]})
 
 

@@ -123,7 +123,7 @@ def _routing(rows_routers, config):
     return per_layer / n, hf / n, sum(z_sum.values()) / tokens, counts, margin
 
 
-def batch_loss(model, rows, reduction, alpha, z_alpha):
+def batch_loss(model, rows, reduction, alpha, form, z_alpha):
     """Everything about one step's loss; `total` carries the graph."""
     outputs = [forward(model, row) for row in rows]
     ce, trained = _cross_entropy(rows, [logits for logits, _ in outputs], reduction)
@@ -134,6 +134,7 @@ def batch_loss(model, rows, reduction, alpha, z_alpha):
     if outputs[0][1]:
         raw, hf, z, counts, margin = _routing([routers for _, routers in outputs], model.config)
         violation = [float((c.max() - c.double().mean()) / c.double().mean()) for c in counts.values()]
+        raw = {"per_layer": raw, "hf": hf}[form]
         out |= dict(balancing=alpha * raw, balancing_raw=raw, balancing_hf_raw=hf, z=z_alpha * z)
         out |= dict(tokens_per_expert=counts, margin=margin, total=ce + alpha * raw + z_alpha * z)
         out |= dict(max_violation=sum(violation) / len(violation))
@@ -163,7 +164,7 @@ def learning_rate(base, schedule, step, steps):
     return low + (base - low) * fall[schedule["type"]]
 
 
-def train(model, rows, reduction, alpha, z_alpha, optimizer, lr_schedule, steps, max_grad_norm):
+def train(model, rows, loss_args, optimizer, lr_schedule, steps, max_grad_norm):
     """Train on the same rows in every step; per-step values, and each change of a weight."""
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     decayed = [p for p in model.parameters() if p.ndim > 1 or optimizer.get("decay_1d", True)]
@@ -189,7 +190,7 @@ def train(model, rows, reduction, alpha, z_alpha, optimizer, lr_schedule, steps,
         lr = learning_rate(optimizer["lr"], lr_schedule, step, steps)
         for group in torch_optimizer.param_groups:
             group["lr"] = lr
-        out = batch_loss(model, rows, reduction, alpha, z_alpha)
+        out = batch_loss(model, rows, **loss_args)
         grads, norm = gradients(model, out["total"])
         clip = min(1.0, max_grad_norm / (norm + 1e-6)) if max_grad_norm > 0 else 1.0
         for grad in grads.values():
