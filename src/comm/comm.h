@@ -83,6 +83,11 @@ Status comm_receive(Comm *comm, void *data, size_t bytes, int from, uint64_t tag
 
 /** Nobody leaves before everybody came. */
 Status comm_barrier(Comm *comm) MUST_USE;
+/**
+ * *seconds to add to this rank's clock_seconds() for that of rank 0: from the quickest of some questions
+ * and answers. 0 when both clocks may be the same, as on one machine they are.
+ */
+Status comm_clock_offset(Comm *comm, double *seconds) MUST_USE;
 /** data [bytes] of root to all. */
 Status comm_broadcast(Comm *comm, void *data, size_t bytes, int root) MUST_USE;
 /** out [size][bytes] on root, by rank; elsewhere out is not touched and may be NULL. */

@@ -1,6 +1,9 @@
 #include "comm/comm.h"
 
+#include "base/clock.h"
+
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 /* One tag serves all collectives: ranks call them in the same order, and messages of a pair keep theirs. */
@@ -25,6 +28,43 @@ Status comm_barrier(Comm *comm)
         TRY(exchange(comm, &out, 1, (comm->rank + hop) % comm->size, &in, 1,
                      (comm->rank - hop + comm->size) % comm->size));
     }
+    return OK;
+}
+
+enum { CLOCK_ROUNDS = 8 };
+
+static Status answer_clock(Comm *comm, int peer)
+{
+    for (int k = 0; k < CLOCK_ROUNDS; k++) {
+        char asked;
+        TRY(comm_receive(comm, &asked, 1, peer, TAG_COLLECTIVE));
+        double now = clock_seconds();
+        TRY(comm_send(comm, &now, sizeof now, peer, TAG_COLLECTIVE));
+    }
+    return OK;
+}
+
+static Status ask_clock(Comm *comm, double *seconds)
+{
+    double quickest = INFINITY;
+    for (int k = 0; k < CLOCK_ROUNDS; k++) {
+        char ask = 0;
+        double there, before = clock_seconds();
+        TRY(comm_send(comm, &ask, 1, 0, TAG_COLLECTIVE));
+        TRY(comm_receive(comm, &there, sizeof there, 0, TAG_COLLECTIVE));
+        double took = clock_seconds() - before, offset = there - (before + took / 2);
+        if (took >= quickest) continue;
+        quickest = took;
+        *seconds = fabs(offset) <= took / 2 ? 0 : offset;
+    }
+    return OK;
+}
+
+Status comm_clock_offset(Comm *comm, double *seconds)
+{
+    *seconds = 0;
+    if (comm->rank > 0) return ask_clock(comm, seconds);
+    for (int r = 1; r < comm->size; r++) TRY(answer_clock(comm, r));
     return OK;
 }
 

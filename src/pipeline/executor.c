@@ -4,6 +4,7 @@
 #include "pipeline/schedule_text.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 
 /* One for each direction, consuming stage and microbatch: unique within a step, and steps do not mix since
@@ -78,11 +79,31 @@ static void grow_send_buffers(Pipeline *p, MicroBatch *const *mb)
     p->send_bytes = longest;
 }
 
-static void wait_for(Pipeline *p, CommRequest *request, const char *what)
+static void wait_for(Pipeline *p, Posted *message, const char *what)
 {
+    if (!message->request.node) return;
     breadcrumb()->op = what;
-    comm_must(comm_wait(p->pp, request));
+    comm_must(comm_wait(p->pp, &message->request));
     breadcrumb()->op = NULL;
+    p->time[message->action].end = clock_seconds();
+}
+
+static void look_at(Pipeline *p, Posted *message, int n)
+{
+    for (int i = 0; i < n; i++) {
+        bool done = false;
+        if (!message[i].request.node) continue;
+        comm_must(comm_look(p->pp, &message[i].request, &done));
+        if (done) p->time[message[i].action].end = clock_seconds();
+    }
+}
+
+static void look_at_messages(Pipeline *p)
+{
+    Slots n = p->schedule->n_slots[p->rank];
+    look_at(p, p->recv_f, n.f_to_i);
+    look_at(p, p->recv_b, n.i_to_w);
+    look_at(p, p->sent, n.send);
 }
 
 /* Where an F writes y, and an I dx: a send buffer, the neighbour's memory on this rank, or nowhere. */
@@ -129,26 +150,30 @@ static void run_backward_input(Pipeline *p, const Action *a, MicroBatch *const *
     self->ops->backward_input(self->self, a->at, mb[a->mb], dx, *dy);
 }
 
-static void send(Pipeline *p, const Action *a, MicroBatch *const *mb)
+static void send(Pipeline *p, int k, MicroBatch *const *mb)
 {
+    const Action *a = &p->list.at[k];
     const StageRef *self = &p->stages[a->stage];
     bool forward = a->kind == ACT_SEND_F;
     size_t bytes = handover_bytes(self->ops->border(self->self, mb[a->mb]));
-    p->sent[a->at.send] =
+    CommRequest request =
         p->pp->isend(p->pp, p->send_buffer[a->at.send], bytes, a->peer,
                      tag_of(p->schedule, forward, a->stage + (forward ? 1 : -1), a->mb));
+    p->sent[a->at.send] = (Posted){request, k};
 }
 
-static void receive(Pipeline *p, const Action *a, MicroBatch *const *mb)
+static void receive(Pipeline *p, int k, MicroBatch *const *mb)
 {
+    const Action *a = &p->list.at[k];
     const StageRef *self = &p->stages[a->stage];
     bool forward = a->kind == ACT_RECV_F;
     HandOver *into = forward ? &p->x[a->at.f_to_i] : &p->dy[a->at.i_to_w];
-    CommRequest *request = forward ? &p->recv_f[a->at.f_to_i] : &p->recv_b[a->at.i_to_w];
+    Posted *message = forward ? &p->recv_f[a->at.f_to_i] : &p->recv_b[a->at.i_to_w];
     *into = (forward ? self->ops->open_forward : self->ops->open_backward)(self->self, a->at,
                                                                            mb[a->mb]);
-    *request = p->pp->irecv(p->pp, into->hidden_td.data, handover_bytes(*into), a->peer,
-                            tag_of(p->schedule, forward, a->stage, a->mb));
+    CommRequest request = p->pp->irecv(p->pp, into->hidden_td.data, handover_bytes(*into), a->peer,
+                                       tag_of(p->schedule, forward, a->stage, a->mb));
+    *message = (Posted){request, k};
 }
 
 static void run_action(Pipeline *p, int k, MicroBatch *const *mb, ForwardMode mode)
@@ -157,7 +182,7 @@ static void run_action(Pipeline *p, int k, MicroBatch *const *mb, ForwardMode mo
     const StageRef *self = &p->stages[a->stage];
     ActionTime *time = &p->time[k];
     breadcrumb()->action = p->name[k];
-    time->begin = clock_seconds();
+    time->wait = time->begin = clock_seconds();
     switch (a->kind) {
     case ACT_F: run_forward(p, a, mb, mode, time); break;
     case ACT_I: run_backward_input(p, a, mb, time); break;
@@ -167,24 +192,29 @@ static void run_action(Pipeline *p, int k, MicroBatch *const *mb, ForwardMode mo
         self->ops->backward_weight(self->self, a->at, mb[a->mb]);
         break;
     case ACT_SEND_F:
-    case ACT_SEND_B: send(p, a, mb); break;
+    case ACT_SEND_B: send(p, k, mb); break;
     case ACT_RECV_F:
-    case ACT_RECV_B: receive(p, a, mb); break;
+    case ACT_RECV_B: receive(p, k, mb); break;
     case ACT_COUNT: break;
     }
+    if (!action_is_compute(a->kind)) return;
     time->end = clock_seconds();
-    if (action_is_compute(a->kind)) p->seconds_busy += time->end - time->begin;
+    p->busy += time->end - time->begin;
+    p->first = fmin(p->first, time->begin);
+    p->last = time->end;
 }
 
 void pipeline_step(Pipeline *p, MicroBatch *const *mb, ForwardMode mode)
 {
     assert((mode != FORWARD_TRAIN) == p->schedule->forward_only);
-    double begin = clock_seconds();
-    p->seconds_busy = 0;
+    p->busy = 0;
+    p->first = INFINITY;
     grow_send_buffers(p, mb);
-    for (int k = 0; k < p->list.n; k++) run_action(p, k, mb, mode);
+    for (int k = 0; k < p->list.n; k++) {
+        run_action(p, k, mb, mode);
+        if (p->watch_messages) look_at_messages(p);
+    }
     for (int slot = 0; slot < p->schedule->n_slots[p->rank].send; slot++)
         wait_for(p, &p->sent[slot], "send");
     breadcrumb()->action = NULL;
-    p->seconds_total = clock_seconds() - begin;
 }

@@ -9,28 +9,38 @@
 #include "comm/comm.h"
 #include "pipeline/schedule.h"
 
-/** clock_seconds() of an action in the last step; begin is after its waiting. */
+/** clock_seconds() of an action in the last step. */
 typedef struct ActionTime {
-    double begin, end;
+    double wait; /* compute: where it began to wait for its input and for room for its output */
+    double begin, end; /* compute: after its waiting; SEND, RECV: posted, and seen to be done */
 } ActionTime;
+
+/** On its way, or no more. */
+typedef struct Posted {
+    CommRequest request;
+    int action; /* that posted it */
+} Posted;
 
 typedef struct Pipeline {
     const Schedule *schedule; /* lent */
     Comm *pp;                 /* lent */
     const StageRef *stages;   /* [n_stages] lent; self NULL when not on this rank */
     int rank;
-    ActionList list;      /* this rank's, lent from the schedule */
-    ActionTime *time;     /* [list.n] of the last step */
-    double seconds_busy;  /* last step: inside the stages' functions */
-    double seconds_total; /* last step: from its start to its end on this rank, busy and waiting */
+    ActionList list;    /* this rank's, lent from the schedule */
+    ActionTime *time;   /* [list.n] of the last step */
+    double busy;        /* last step: seconds inside the stages' functions */
+    double first, last; /* last step: begin of its first, end of its last compute action */
+    double
+        clock_offset; /* to add to this rank's times for those of rank 0; set by the caller (comm_clock_offset) */
+    bool watch_messages; /* look for their end after each action, not only where it is waited for */
 
-    char (*name)[16];             /* [list.n] of actions, for the breadcrumb */
-    HandOver *x, *dy;             /* by f_to_i slot, by i_to_w slot: opened and not yet used */
-    CommRequest *recv_f, *recv_b; /* by f_to_i slot, by i_to_w slot */
-    CommRequest *sent;            /* by send slot */
-    void **send_buffer;           /* by send slot */
-    size_t send_bytes;            /* of each */
-    Arena send;                   /* the buffers; grows with the longest microbatch seen */
+    char (*name)[16];        /* [list.n] of actions, for the breadcrumb */
+    HandOver *x, *dy;        /* by f_to_i slot, by i_to_w slot: opened and not yet used */
+    Posted *recv_f, *recv_b; /* by f_to_i slot, by i_to_w slot */
+    Posted *sent;            /* by send slot */
+    void **send_buffer;      /* by send slot */
+    size_t send_bytes;       /* of each */
+    Arena send;              /* the buffers; grows with the longest microbatch seen */
 } Pipeline;
 
 /**

@@ -182,8 +182,11 @@ typedef struct RankReport {
     int peak_in_flight;     /* pairs (stage, microbatch) with F done and W or B not */
     double peak_activation; /* the same, a pair weighing 1 from F to I and w_share from I to W */
     double *start, *end;    /* [list.n] by action; of SEND and RECV both are the rank's time then */
+    double *
+        wait; /* [list.n] where a compute action began to wait; NULL: simulated. A measured SEND or RECV starts when posted and ends when done */
 } RankReport;
 
+/** What a schedule does in time, simulated or measured (timeline.h). */
 typedef struct ScheduleReport {
     double makespan; /* first start anywhere to last end anywhere */
     double work;     /* busy time of the busiest rank */
@@ -191,6 +194,12 @@ typedef struct ScheduleReport {
     double w_share;
     RankReport *rank; /* [n_ranks] */
 } ScheduleReport;
+
+/** Room for the times of all ranks. */
+Status schedule_report_new(ScheduleReport *out, const Schedule *schedule, double w_share,
+                           Arena *arena) MUST_USE;
+/** Makespan, work, bubble and what is kept, from the compute actions' start and end and the ranks' busy. */
+void schedule_report_complete(ScheduleReport *report, const Schedule *schedule);
 
 /**
  * Every rank runs its list in order, each action as soon as its inputs are there.

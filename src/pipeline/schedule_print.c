@@ -164,11 +164,61 @@ void schedule_print_invalid_json(TextBuffer *out, const char *error)
     text_append_format(out, "\"]}\n");
 }
 
+// clang-format off
+/* Names of colours of Chrome's trace viewer; Perfetto takes its own. */
+static const char *const trace_colour[ACT_COUNT] = {"rail_response", "yellow", "good", "rail_animation", "grey", "grey", "grey", "grey"};
+// clang-format on
+
+/* An event on the rank's track, without its closing brace. */
+static void print_event(TextBuffer *out, const char *name, const char *category, int rank,
+                        double start, double end)
+{
+    text_append_format(out,
+                       ",\n{\"name\": \"%s\", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": 0, "
+                       "\"tid\": %d, \"ts\": %.3f, \"dur\": %.3f",
+                       name, category, rank, 1e3 * start, 1e3 * (end - start));
+}
+
+static void print_compute(TextBuffer *out, const Action *a, const RankReport *times, int rank,
+                          int k)
+{
+    char text[ACTION_TEXT_MAX], wait[ACTION_TEXT_MAX + 8];
+    action_text(text, a->kind, a->stage, a->mb);
+    snprintf(wait, sizeof wait, "wait %s", text);
+    if (times->wait && times->start[k] - times->wait[k] > 1e-3) { /* a microsecond */
+        print_event(out, wait, "wait", rank, times->wait[k], times->start[k]);
+        text_append_format(out, ", \"cname\": \"grey\"}");
+    }
+    print_event(out, text, action_names[a->kind], rank, times->start[k], times->end[k]);
+    text_append_format(out, ", \"cname\": \"%s\", \"args\": {\"stage\": %d, \"microbatch\": %d}}",
+                       trace_colour[a->kind], a->stage, a->mb);
+}
+
+/* From posted to done: beside the rank's track, since it goes on meanwhile. One row for each direction and peer. */
+static void print_message(TextBuffer *out, const Action *a, const RankReport *times, int rank,
+                          int k)
+{
+    bool sends = a->kind == ACT_SEND_F || a->kind == ACT_SEND_B;
+    for (int end = 0; end < 2; end++)
+        text_append_format(
+            out,
+            ",\n{\"name\": \"rank %d %s %d\", \"cat\": \"%s\", \"ph\": \"%s\", \"id\": \"%d.%d\", "
+            "\"pid\": 0, \"tid\": %d, \"ts\": %.3f, \"args\": {\"stage\": %d, \"microbatch\": "
+            "%d}}",
+            rank, sends ? "sends to" : "receives from", a->peer, action_names[a->kind],
+            end ? "e" : "b", rank, k, rank, 1e3 * (end ? times->end[k] : times->start[k]), a->stage,
+            a->mb);
+}
+
 static void print_trace(TextBuffer *out, const Schedule *s, const ScheduleReport *report)
 {
-    char text[ACTION_TEXT_MAX];
-    text_append_format(out, "{\"traceEvents\": [");
+    text_append_format(
+        out,
+        "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"ranks\": %d, \"stages\": %d, "
+        "\"microbatches\": %d, \"bubble\": %.17g},\n\"traceEvents\": [",
+        s->n_ranks, s->n_stages, s->n_mb, report->bubble);
     for (int r = 0; r < s->n_ranks; r++) {
+        const RankReport *times = &report->rank[r];
         text_append_format(
             out,
             "%s\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 0, \"tid\": %d, "
@@ -176,13 +226,10 @@ static void print_trace(TextBuffer *out, const Schedule *s, const ScheduleReport
             r ? "," : "", r, r);
         for (int k = 0; k < s->list[r].n; k++) {
             const Action *a = &s->list[r].at[k];
-            if (!action_is_compute(a->kind)) continue;
-            double start = report->rank[r].start[k], end = report->rank[r].end[k];
-            text_append_format(out,
-                               ",\n{\"name\": \"%s\", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": 0, "
-                               "\"tid\": %d, \"ts\": %.17g, \"dur\": %.17g}",
-                               action_text(text, a->kind, a->stage, a->mb), action_names[a->kind],
-                               r, 1e3 * start, 1e3 * (end - start));
+            if (action_is_compute(a->kind))
+                print_compute(out, a, times, r, k);
+            else if (times->wait)
+                print_message(out, a, times, r, k);
         }
     }
     text_append_format(out, "\n]}\n");

@@ -99,8 +99,7 @@ static void count_kept(const ActionList *list, double w_share, RankReport *repor
     }
 }
 
-Status schedule_simulate(ScheduleReport *out, const Schedule *s, const Costs *costs, double w_share,
-                         Arena *arena)
+Status schedule_report_new(ScheduleReport *out, const Schedule *s, double w_share, Arena *arena)
 {
     ScheduleReport report = {.w_share = w_share};
     TRY(arena_alloc(arena, &report.rank, (size_t)s->n_ranks, sizeof *report.rank));
@@ -108,6 +107,33 @@ Status schedule_simulate(ScheduleReport *out, const Schedule *s, const Costs *co
         TRY(arena_alloc(arena, &report.rank[r].start, (size_t)s->list[r].n, sizeof(double)));
         TRY(arena_alloc(arena, &report.rank[r].end, (size_t)s->list[r].n, sizeof(double)));
     }
+    *out = report;
+    return OK;
+}
+
+void schedule_report_complete(ScheduleReport *report, const Schedule *s)
+{
+    double first = INFINITY, last = 0;
+    for (int r = 0; r < s->n_ranks; r++) {
+        RankReport *rank = &report->rank[r];
+        if (!s->forward_only) count_kept(&s->list[r], report->w_share, rank);
+        for (int k = 0; k < s->list[r].n; k++)
+            if (action_is_compute(s->list[r].at[k].kind)) {
+                first = fmin(first, rank->start[k]);
+                last = fmax(last, rank->end[k]);
+            }
+        report->work = fmax(report->work, rank->busy);
+    }
+    report->makespan = isinf(first) ? 0 : last - first;
+    report->bubble =
+        report->makespan > 0 ? (report->makespan - report->work) / report->makespan : 0;
+}
+
+Status schedule_simulate(ScheduleReport *out, const Schedule *s, const Costs *costs, double w_share,
+                         Arena *arena)
+{
+    ScheduleReport report;
+    TRY(schedule_report_new(&report, s, w_share, arena));
     ArenaMark mark = arena_mark(arena);
     Simulation sim = {.s = s, .costs = costs};
     TRY(arena_alloc(arena, &sim.end_f, n_pairs(s), sizeof(double)));
@@ -120,26 +146,15 @@ Status schedule_simulate(ScheduleReport *out, const Schedule *s, const Costs *co
         moved = false;
         for (int r = 0; r < s->n_ranks; r++) moved |= advance(&sim, r, &report.rank[r]);
     }
-    double first = INFINITY, last = 0;
     for (int r = 0; r < s->n_ranks; r++) {
-        RankReport *rank = &report.rank[r];
-        if (sim.next[r] < s->list[r].n) {
-            const Action *a = &s->list[r].at[sim.next[r]];
-            char text[ACTION_TEXT_MAX];
-            return FAIL(ERR_FORMAT,
-                        "schedule %s: rank %d position %d (%s): never gets what it waits for",
-                        s->name, r, sim.next[r] + 1, action_text(text, a->kind, a->stage, a->mb));
-        }
-        if (!s->forward_only) count_kept(&s->list[r], w_share, rank);
-        for (int k = 0; k < s->list[r].n; k++)
-            if (action_is_compute(s->list[r].at[k].kind)) {
-                first = fmin(first, rank->start[k]);
-                last = fmax(last, rank->end[k]);
-            }
-        report.work = fmax(report.work, rank->busy);
+        if (sim.next[r] == s->list[r].n) continue;
+        const Action *a = &s->list[r].at[sim.next[r]];
+        char text[ACTION_TEXT_MAX];
+        return FAIL(ERR_FORMAT,
+                    "schedule %s: rank %d position %d (%s): never gets what it waits for", s->name,
+                    r, sim.next[r] + 1, action_text(text, a->kind, a->stage, a->mb));
     }
-    report.makespan = isinf(first) ? 0 : last - first;
-    report.bubble = report.makespan > 0 ? (report.makespan - report.work) / report.makespan : 0;
+    schedule_report_complete(&report, s);
     arena_rewind(arena, mark);
     *out = report;
     return OK;

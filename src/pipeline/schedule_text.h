@@ -13,7 +13,7 @@ typedef enum ScheduleFormat {
     SCHEDULE_CSV,
     SCHEDULE_JSON,
     SCHEDULE_SVG,
-    SCHEDULE_TRACE, /* Chrome trace of the simulated times, a unit of cost shown as a millisecond */
+    SCHEDULE_TRACE, /* Chrome trace, a unit of time shown as a millisecond; with waits and messages when measured */
     SCHEDULE_FORMAT_COUNT
 } ScheduleFormat;
 

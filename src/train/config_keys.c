@@ -77,7 +77,7 @@ static const OptionSpec train_rows[] = {
     {"max_grad_norm",            OPT_REAL,     AT(max_grad_norm),            "1.0",  OPTION_AT_LEAST(0), .help = "gradients are scaled down to this norm; 0: off", .maths = true},
     {"skip_grad_norm_threshold", OPT_REAL,     AT(skip_grad_norm_threshold), "null", OPTION_ABOVE(0), .help = "a step with a larger norm changes nothing", .unset = "null", .maths = true},
     {"eval_interval",            OPT_INT,      AT(eval_interval),            "null", OPTION_AT_LEAST(1), .help = "steps between two losses on data.eval; null: at the end alone", .unset = "null"},
-    {"profile_steps",            OPT_INTS,     AT(profile_steps),            "[]",   OPTION_AT_LEAST(1), .help = "steps written as Chrome traces", .built = "[]"},
+    {"profile_steps",            OPT_INTS,     AT(profile_steps),            "[]",   OPTION_AT_LEAST(1), .help = "steps whose times are written to trace/step-NNNNNN.json (a Chrome trace: opens in Perfetto); one beyond the last step never comes"},
     {"hang_timeout",             OPT_DURATION, AT(hang_timeout),             "600",  OPTION_ABOVE(0), .help = "a rank that waits longer for another one ends the run; more than any rank works alone"},
     {"stop_before",              OPT_TEXT,     AT(stop_before),              "null", OPTION_ANY, .help = "wall-clock time or duration: save and leave with exit 3 in time", .unset = "null", .built = "null"},
     {"threads",                  OPT_INT,      AT(threads),                  "null", OPTION_RANGE(1, 4096), .help = "OpenMP threads per rank; null: cores / ranks on this machine", .unset = "null"},

@@ -169,11 +169,21 @@ Status engine_create(Engine **out, const EngineSetup *setup, Comm *world, Log *l
             status = pipeline_create(&e->pipeline[pass], e->schedule[pass], e->mesh->axis[AXIS_PP],
                                      e->refs, &e->arena);
     status = comm_agree(world, status);
+    if (status == OK) status = engine_align_clocks(e);
     if (status != OK)
         engine_free(&e);
     else
         *out = e;
     return status;
+}
+
+Status engine_align_clocks(Engine *e)
+{
+    double offset;
+    TRY(comm_clock_offset(e->mesh->axis[AXIS_PP], &offset));
+    for (int pass = 0; pass < PASS_COUNT; pass++)
+        if (e->pipeline[pass]) e->pipeline[pass]->clock_offset = offset;
+    return OK;
 }
 
 void engine_free(Engine **engine)
@@ -276,7 +286,7 @@ void engine_forward(Engine *e, int pass, MicroBatch *mb, ForwardMode mode)
 /* Where each number of a step stands in the one vector that is summed over pp. Every rank fills in what it has and leaves the
  * others zero, so the sum only collects and rounds nothing. */
 typedef struct SumLayout {
-    int64_t ce, together, balancing, z, count, squares, busy, total, memory, flags, n;
+    int64_t ce, together, balancing, z, count, squares, busy, first, last, memory, flags, n;
 } SumLayout;
 
 static SumLayout sum_layout(const Engine *e, int64_t n_mb)
@@ -289,8 +299,9 @@ static SumLayout sum_layout(const Engine *e, int64_t n_mb)
     at.count = at.z + ml;
     at.squares = at.count + e->model->n_layers * e->model->n_experts;
     at.busy = at.squares + e->whole.n;
-    at.total = at.busy + ranks;
-    at.memory = at.total + ranks;
+    at.first = at.busy + ranks;
+    at.last = at.first + ranks;
+    at.memory = at.last + ranks;
     at.flags = at.memory + ranks;
     at.n = at.flags + 1;
     return at;
@@ -355,8 +366,10 @@ void engine_sums(EngineSums *out, Engine *e, int pass, int64_t flags)
     for (int s = 0; s < e->n_stages; s++)
         if (e->stage[s]) fill_stage(v, &at, e, e->stage[s], n_mb);
     if (pass == PASS_TRAIN) fill_squares(v, &at, e);
-    v[at.busy + rank] = e->pipeline[pass]->seconds_busy;
-    v[at.total + rank] = e->pipeline[pass]->seconds_total;
+    const Pipeline *pipeline = e->pipeline[pass];
+    v[at.busy + rank] = pipeline->busy;
+    v[at.first + rank] = pipeline->first + pipeline->clock_offset;
+    v[at.last + rank] = pipeline->last + pipeline->clock_offset;
     v[at.memory + rank] = (double)engine_high_water(e);
     v[at.flags] = (double)flags;
     comm_must(comm_sum_ordered(e->mesh->axis[AXIS_PP], v, at.n, DTYPE_F64, &e->step));
@@ -383,11 +396,14 @@ void engine_sums(EngineSums *out, Engine *e, int pass, int64_t flags)
     }
     out->norm = sqrt(squares);
     out->memory_r = ARENA_NEW(&e->step, int64_t, n_ranks);
+    double first = INFINITY, last = 0;
     for (int r = 0; r < n_ranks; r++) {
-        out->busy = fmax(out->busy, v[at.busy + r]);
-        out->total = fmax(out->total, v[at.total + r]);
+        out->work = fmax(out->work, v[at.busy + r]);
+        first = fmin(first, v[at.first + r]);
+        last = fmax(last, v[at.last + r]);
         out->memory_r[r] = (int64_t)v[at.memory + r];
     }
+    out->makespan = last - first;
     out->flags = (int64_t)v[at.flags];
 }
 

@@ -58,6 +58,9 @@ void engine_free(Engine **engine);
 /** Where side files are copied from, at first the model's folder. Lets go of a checkpoint that is about to be removed. */
 Status engine_set_side_files(Engine *engine, const char *dir) MUST_USE;
 
+/** Let this rank's pipelines tell times by the clock of rank 0 (clocks of machines drift). Collective over pp. */
+Status engine_align_clocks(Engine *engine) MUST_USE;
+
 /** Threads per rank: the configured number, or the rank's share of its machine's processors. */
 int engine_threads(const TrainConfig *config, int n_cpus);
 
@@ -94,10 +97,10 @@ typedef struct EngineSums {
         max_violation; /* mean over MoE layers of (max - mean)/mean of the counts; NAN: dense model */
     double norm;       /* L2 of all gradients; 0 when forward only */
     const char
-        *bad_tensor;    /* first parameter in model order with a non-finite gradient; NULL: none */
-    double busy, total; /* seconds: busiest rank, longest rank */
-    int64_t *memory_r;  /* [ranks of pp] high-water bytes */
-    int64_t flags;      /* sum of the ranks' flags */
+        *bad_tensor; /* first parameter in model order with a non-finite gradient; NULL: none */
+    double work, makespan; /* seconds: of the busiest rank; first start to last end of all ranks */
+    int64_t *memory_r;     /* [ranks of pp] high-water bytes */
+    int64_t flags;         /* sum of the ranks' flags */
 } EngineSums;
 
 /** Collective over pp, once per step, after engine_forward_backward or engine_forward. Arrays live in engine->step. */

@@ -1,6 +1,8 @@
 #include "train/trainer.h"
 #include "base/clock.h"
 #include "io/file.h"
+#include "pipeline/schedule_text.h"
+#include "pipeline/timeline.h"
 #include "train/evaluate.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
@@ -106,6 +108,45 @@ static void update(Trainer *t, const EngineSums *sums, const BatchTotals *totals
                      t->state.updates);
 }
 
+static bool is_profiled(const TrainConfig *c, int64_t step)
+{
+    for (int i = 0; i < c->train.profile_steps.n; i++)
+        if (c->train.profile_steps.at[i] == step) return true;
+    return false;
+}
+
+static Status begin_profile(Engine *e)
+{
+    e->pipeline[PASS_TRAIN]->watch_messages = true;
+    return engine_align_clocks(e);
+}
+
+static Status write_timeline(const Trainer *t, const ScheduleReport *report, Arena *arena)
+{
+    TextBuffer text;
+    text_buffer_init(&text, arena);
+    schedule_print(&text, SCHEDULE_TRACE, t->engine->schedule[PASS_TRAIN], report);
+    const char *dir = path_join(arena, t->config->train.output, "trace");
+    TRY(dir_create(dir));
+    const char *name = text_format(arena, "step-%06lld.json", (long long)t->state.step);
+    return file_write_atomic(path_join(arena, dir, name), text.text, text.length);
+}
+
+/* With an arena of its own: what other steps need does not grow by it. */
+static Status end_profile(Trainer *t)
+{
+    Pipeline *pipeline = t->engine->pipeline[PASS_TRAIN];
+    Arena arena;
+    arena_init(&arena, "timeline");
+    ScheduleReport report;
+    pipeline->watch_messages = false;
+    Status status = timeline_gather(&report, pipeline, &arena);
+    if (status == OK)
+        status = comm_agree(t->world, t->lead ? write_timeline(t, &report, &arena) : OK);
+    arena_free(&arena);
+    return status;
+}
+
 static Status train_step(Trainer *t, Metrics *m, bool *stop)
 {
     Engine *e = t->engine;
@@ -120,8 +161,11 @@ static Status train_step(Trainer *t, Metrics *m, bool *stop)
     BatchTotals totals;
     MicroBatch *mb = batch_build_rank(&totals, rows, n_rows, e->mesh->coord[AXIS_DP],
                                       e->mesh->size[AXIS_DP], &batch, &e->step);
+    bool profiled = is_profiled(c, t->state.step);
+    if (profiled) TRY(begin_profile(e));
     double built = clock_seconds();
     engine_forward_backward(e, mb);
+    if (profiled) TRY(end_profile(t));
     bool asked = t->plan->stop && *t->plan->stop;
     EngineSums sums;
     engine_sums(&sums, e, PASS_TRAIN, asked);
@@ -150,7 +194,7 @@ static Status train_step(Trainer *t, Metrics *m, bool *stop)
         .time_data = built - begin,
         .time_step = clock_seconds() - begin,
         .flops = step_flops(e, &totals),
-        .bubble = (sums.total - sums.busy) / sums.total,
+        .bubble = (sums.makespan - sums.work) / sums.makespan,
         .bubble_predicted = t->bubble_predicted,
         .memory_r = sums.memory_r,
         .n_ranks = e->mesh->size[AXIS_PP],
@@ -237,6 +281,11 @@ static Status describe(Trainer *t)
              e->model->family->model_type, (long long)n_params, (long long)e->model->n_layers,
              split.text, t->world->size, e->be.n_threads, t->config->parallel.schedule,
              (long long)t->plan->n_steps, (long long)t->config->train.global_batch_size);
+    const IntList *profiled = &t->config->train.profile_steps;
+    for (int i = 0; i < profiled->n; i++)
+        if (profiled->at[i] > t->plan->n_steps)
+            log_warning(&t->log, "train.profile_steps: step %lld never comes (the run has %lld)",
+                        (long long)profiled->at[i], (long long)t->plan->n_steps);
     if (t->plan->checkpoint) log_line(&t->log, "resumed from %s", t->plan->checkpoint);
     const char *path = path_join(&e->step, t->config->train.output, "metrics.jsonl");
     return metrics_open(&t->metrics, path, t->plan->checkpoint ? t->plan->state.step : -1,

@@ -733,7 +733,6 @@ static void bad_input__what_is_not_built_says_so(void **state)
         {"parallel", "tp_size", "2"},
         {"parallel", "zero_stage", "1"},
         {"parallel", "activation_limit", "1000000"},
-        {"train", "profile_steps", "[1]"},
         {"train", "stop_before", "1h"},
         {"train", "isa", "avx2"},
         {"optimizer", "type", "muon"},

@@ -245,7 +245,7 @@ static const struct {
     {"parallel.sp_size=2", ERR_UNSUPPORTED, {"parallel.sp_size: 2 is not available yet"}},
     {"parallel.tp_size=2", ERR_UNSUPPORTED, {"parallel.tp_size: 2 is not available yet"}},
     {"parallel.zero_stage=1", ERR_UNSUPPORTED, {"parallel.zero_stage: 1 is not available yet"}},
-    {"train.profile_steps=[1]", ERR_UNSUPPORTED, {"train.profile_steps: [1] is not available"}},
+    {"train.profile_steps=[0]", ERR_USAGE, {"train.profile_steps[0]", "found 0"}},
     {"train.hang_timeout=0", ERR_USAGE, {"train.hang_timeout", "found 0"}},
     {"train.stop_before=2h", ERR_UNSUPPORTED, {"train.stop_before", "2h", "not available yet"}},
     {"train.isa=avx2", ERR_UNSUPPORTED, {"train.isa: avx2 is not available yet"}},
@@ -299,11 +299,11 @@ static void config__refuses_naming_key_found_and_expected(void **state)
 static void config__accepts_the_named_available_values(void **state)
 {
     static const char *const sets[] = {
-        "model.dtype=f32",        "model.chat_template=none", "parallel.schedule=gpipe",
-        "parallel.dp_size=null",  "parallel.pp_size=4",       "data.pack=hard",
-        "train.profile_steps=[]", "train.hang_timeout=5m",    "train.stop_before=null",
-        "train.steps=0",          "optimizer.lr=0",           "checkpoint.async=false",
-        "loss.reduction=sample",  "lr_schedule.warmup=0",     "lr_schedule.warmup=10",
+        "model.dtype=f32",         "model.chat_template=none", "parallel.schedule=gpipe",
+        "parallel.dp_size=null",   "parallel.pp_size=4",       "data.pack=hard",
+        "train.profile_steps=[5]", "train.hang_timeout=5m",    "train.stop_before=null",
+        "train.steps=0",           "optimizer.lr=0",           "checkpoint.async=false",
+        "loss.reduction=sample",   "lr_schedule.warmup=0",     "lr_schedule.warmup=10",
         "log.trackers=jsonl",
     };
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
