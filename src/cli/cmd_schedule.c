@@ -1,9 +1,9 @@
 /* schedule: build or read an order of work, check it, simulate it, show it. */
 #include "cli/command.h"
+#include "cli/schedule_trace.h"
 
-#include "io/file.h"
 #include "io/json.h"
-#include "pipeline/schedule_text.h"
+#include "pipeline/timeline.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ typedef struct ScheduleArgs {
 
 // clang-format off
 static const OptionChoice formats[] = {
-    {"grid", SCHEDULE_GRID}, {"csv", SCHEDULE_CSV}, {"json", SCHEDULE_JSON}, {"svg", SCHEDULE_SVG}, {0}};
+    {"grid", SCHEDULE_GRID}, {"csv", SCHEDULE_CSV}, {"json", SCHEDULE_JSON}, {"svg", SCHEDULE_SVG}, {"trace", SCHEDULE_TRACE}, {0}};
 static const OptionSpec options[] = {
     {"schedule",     OPT_TEXT, OPTION_AT(ScheduleArgs, schedule),     NULL,   OPTION_ANY, .help = "a name of parallel.schedule, or a CSV file as torch.distributed.pipelining writes them", .value = "NAME|FILE.csv", .required = true},
     {"pp",           OPT_INT,  OPTION_AT(ScheduleArgs, pp),           NULL,   OPTION_RANGE(1, 1024), .help = "pipeline ranks; may be left out with a file", .value = "P"},
@@ -27,8 +27,8 @@ static const OptionSpec options[] = {
     {"virtual",      OPT_INT,  OPTION_AT(ScheduleArgs, n_virtual),    NULL,   OPTION_RANGE(1, 64), .help = "stages per rank; left out: what the schedule needs, or what the file says", .value = "V"},
     {"costs",        OPT_TEXT, OPTION_AT(ScheduleArgs, costs),        "1,1,1", OPTION_ANY, .help = "time of one microbatch on one stage, in any unit: F forward, I input gradient, W weight gradient, COMM delay of a message between ranks. A file gives them per stage: {\"f\": [..], \"i\": [..], \"w\": [..], \"comm\": 0}", .value = "F,I,W[,COMM]|FILE.json"},
     {"w-share",      OPT_REAL, OPTION_AT(ScheduleArgs, w_share),      "1.0",  OPTION_RANGE(0, 1), .help = "what a microbatch that still waits for W weighs in peak_activation, against 1 before its I"},
-    {"format",       OPT_ENUM, OPTION_AT(ScheduleArgs, format),       "grid", OPTION_CHOICES(formats), .help = "what goes to stdout"},
-    {"trace",        OPT_TEXT, OPTION_AT(ScheduleArgs, trace),        NULL,   OPTION_ANY, .help = "also write the simulated times as a Chrome trace (opens in Perfetto)", .value = "FILE"},
+    {"format",       OPT_ENUM, OPTION_AT(ScheduleArgs, format),       "grid", OPTION_CHOICES(formats), .help = "what goes to stdout; trace: the times as a Chrome trace (opens in Perfetto)"},
+    {"trace",        OPT_TEXT, OPTION_AT(ScheduleArgs, trace),        NULL,   OPTION_ANY, .help = "a step that a run measured (its trace/step-NNNNNN.json), shown against the simulation with the medians of its own times instead of --costs. json: these costs, as --costs reads them, and both bubbles", .value = "FILE"},
     {0}};
 // clang-format on
 
@@ -158,16 +158,18 @@ static Status run(const void *args_, const struct World *world, Arena *arena)
                 args->schedule);
 
     Costs costs;
-    ScheduleReport report;
-    TRY(read_costs(&costs, args->costs, schedule->n_stages, arena));
-    TRY(schedule_simulate(&report, schedule, &costs, args->w_share, arena));
+    ScheduleReport report, measured;
     if (args->trace) {
-        TextBuffer trace;
-        text_buffer_init(&trace, arena);
-        schedule_print(&trace, SCHEDULE_TRACE, schedule, &report);
-        TRY(file_write_atomic(args->trace, trace.text, trace.length));
+        TRY(trace_read(&measured, args->trace, schedule, arena));
+        costs = timeline_costs(&measured, schedule, arena);
+    } else {
+        TRY(read_costs(&costs, args->costs, schedule->n_stages, arena));
     }
-    schedule_print(&out, args->format, schedule, &report);
+    TRY(schedule_simulate(&report, schedule, &costs, args->w_share, arena));
+    if (args->trace)
+        trace_print(&out, args->format, schedule, &measured, &report, &costs);
+    else
+        schedule_print(&out, args->format, schedule, &report);
     fputs(out.text, stdout);
     return OK;
 }
@@ -176,7 +178,7 @@ const Command command_schedule = {
     .name = "schedule",
     .summary = "build or read a pipeline schedule, check and simulate it",
     .usage = "--schedule NAME|FILE.csv --pp P --microbatches M [--virtual V] "
-             "[--costs F,I,W[,COMM]|FILE.json] [--w-share X] [--format grid|csv|json|svg] "
+             "[--costs F,I,W[,COMM]|FILE.json] [--w-share X] [--format grid|csv|json|svg|trace] "
              "[--trace FILE]",
     .about =
         "A schedule is the order in which each pipeline rank runs the forward (F), the input "

@@ -11,6 +11,7 @@ enum {
     LANE = 30,   /* height of the actions */
     MEMORY = 20, /* height of the memory curve */
     GAP = 14,    /* between lanes */
+    TITLE = 44,  /* of one of two pictures, its time axis included */
     BOTTOM = 18,
     TEXT_WIDTH = 7,  /* of a digit */
     WIDTH_MIN = 720, /* of the lanes */
@@ -33,6 +34,7 @@ typedef struct Picture {
     double first, scale; /* time at the left edge, pixels per unit */
     double width;        /* of the lanes */
     double peak;         /* of peak_activation over the ranks */
+    int top;             /* of the first lane */
 } Picture;
 
 static double x_of(const Picture *p, double time)
@@ -40,15 +42,15 @@ static double x_of(const Picture *p, double time)
     return LEFT + (time - p->first) * p->scale;
 }
 
-static int y_of(int rank)
+static int y_of(const Picture *p, int rank)
 {
-    return TOP + rank * (LANE + MEMORY + GAP);
+    return p->top + rank * (LANE + MEMORY + GAP);
 }
 
 /* Wide enough for the label of a typical action. */
 static Picture measure(TextBuffer *out, const Schedule *s, const ScheduleReport *report)
 {
-    Picture p = {.out = out, .s = s, .report = report, .first = INFINITY};
+    Picture p = {.out = out, .s = s, .report = report, .first = INFINITY, .top = TOP};
     double time = 0;
     int n = 0;
     for (int r = 0; r < s->n_ranks; r++) {
@@ -78,10 +80,17 @@ static void escaped(TextBuffer *out, const char *text)
         }
 }
 
-static void print_head(const Picture *p)
+static void print_numbers(const Picture *p)
+{
+    text_append_format(p->out, "makespan %.6g, work %.6g, bubble %.1f %%", p->report->makespan,
+                       p->report->work, 100 * p->report->bubble);
+}
+
+/* `lowest` is the picture that ends the page. */
+static void print_head(const Picture *p, const Picture *lowest)
 {
     const Schedule *s = p->s;
-    int height = y_of(s->n_ranks) - GAP + BOTTOM;
+    int height = y_of(lowest, s->n_ranks) - GAP + BOTTOM;
     double width = LEFT + p->width + RIGHT;
     text_append_format(p->out,
                        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%d\" "
@@ -101,10 +110,10 @@ static void print_head(const Picture *p)
     escaped(p->out, s->name);
     text_append_format(p->out,
                        "<tspan font-weight=\"normal\" font-size=\"13\" dx=\"12\">%d ranks, %d "
-                       "stages, %d microbatches; makespan %g, work %g, bubble %.1f %%</tspan>"
-                       "</text>\n",
-                       s->n_ranks, s->n_stages, s->n_mb, p->report->makespan, p->report->work,
-                       100 * p->report->bubble);
+                       "stages, %d microbatches%s",
+                       s->n_ranks, s->n_stages, s->n_mb, p == lowest ? "; " : "");
+    if (p == lowest) print_numbers(p);
+    text_append_format(p->out, "</tspan></text>\n");
 }
 
 static void print_legend(const Picture *p)
@@ -135,7 +144,7 @@ static void print_axis(const Picture *p)
 {
     double rough = 80 / p->scale, power = pow(10, floor(log10(rough)));
     double step = power * (rough < 2 * power ? 2 : rough < 5 * power ? 5 : 10);
-    int bottom = y_of(p->s->n_ranks) - GAP;
+    int bottom = y_of(p, p->s->n_ranks) - GAP;
     for (int k = 0; k * step <= p->report->makespan * (1 + 1e-9); k++) {
         double x = LEFT + k * step * p->scale;
         text_append_format(
@@ -150,7 +159,7 @@ static void print_actions(const Picture *p, int rank)
 {
     const ActionList *list = &p->s->list[rank];
     const RankReport *times = &p->report->rank[rank];
-    int y = y_of(rank), n_chunks = (p->s->n_stages + p->s->n_ranks - 1) / p->s->n_ranks;
+    int y = y_of(p, rank), n_chunks = (p->s->n_stages + p->s->n_ranks - 1) / p->s->n_ranks;
     text_append_format(
         p->out, "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"url(#idle)\"/>\n",
         LEFT, y, p->width, LANE);
@@ -177,7 +186,7 @@ static void print_memory(const Picture *p, int rank)
 {
     const ActionList *list = &p->s->list[rank];
     const RankReport *times = &p->report->rank[rank];
-    int base = y_of(rank) + LANE + MEMORY;
+    int base = y_of(p, rank) + LANE + MEMORY;
     double held = 0, share = p->report->w_share;
     text_append_format(p->out, "<path class=\"m\" d=\"M%d %d", LEFT, base);
     for (int k = 0; k < list->n && p->peak > 0; k++) {
@@ -192,25 +201,58 @@ static void print_memory(const Picture *p, int rank)
                            base - fabs(held) / p->peak * (MEMORY - 3));
     }
     text_append_format(p->out, "H%.2fV%dZ\"/>\n", LEFT + p->width, base);
-    text_append_format(
-        p->out,
-        "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">rank %d</text>\n"
-        "<text class=\"n\" x=\"%.1f\" y=\"%d\">busy %g (%.1f %%)</text>\n"
-        "<text class=\"n\" x=\"%.1f\" y=\"%d\">in flight %d, held %g</text>\n",
-        LEFT - 10, y_of(rank) + LANE / 2 + 4, rank, LEFT + p->width + 10, y_of(rank) + LANE / 2 + 4,
-        times->busy, p->report->makespan > 0 ? 100 * times->busy / p->report->makespan : 0.0,
-        LEFT + p->width + 10, base - 4, times->peak_in_flight, times->peak_activation);
+    text_append_format(p->out,
+                       "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">rank %d</text>\n"
+                       "<text class=\"n\" x=\"%.1f\" y=\"%d\">busy %g (%.1f %%)</text>\n"
+                       "<text class=\"n\" x=\"%.1f\" y=\"%d\">in flight %d, held %g</text>\n",
+                       LEFT - 10, y_of(p, rank) + LANE / 2 + 4, rank, LEFT + p->width + 10,
+                       y_of(p, rank) + LANE / 2 + 4, times->busy,
+                       p->report->makespan > 0 ? 100 * times->busy / p->report->makespan : 0.0,
+                       LEFT + p->width + 10, base - 4, times->peak_in_flight,
+                       times->peak_activation);
+}
+
+static void print_lanes(const Picture *p)
+{
+    print_axis(p);
+    for (int r = 0; r < p->s->n_ranks; r++) {
+        print_actions(p, r);
+        print_memory(p, r);
+    }
 }
 
 void schedule_print_svg(TextBuffer *out, const Schedule *s, const ScheduleReport *report)
 {
     Picture p = measure(out, s, report);
-    print_head(&p);
+    print_head(&p, &p);
     print_legend(&p);
-    print_axis(&p);
-    for (int r = 0; r < s->n_ranks; r++) {
-        print_actions(&p, r);
-        print_memory(&p, r);
-    }
+    print_lanes(&p);
+    text_append_format(out, "</svg>\n");
+}
+
+static void print_titled(const Picture *p, const char *title)
+{
+    text_append_format(p->out,
+                       "<text x=\"%d\" y=\"%d\" font-weight=\"bold\">%s<tspan "
+                       "font-weight=\"normal\" dx=\"12\">",
+                       LEFT, p->top - TITLE + 12, title);
+    print_numbers(p);
+    text_append_format(p->out, "</tspan></text>\n");
+    print_lanes(p);
+}
+
+void schedule_print_svg_both(TextBuffer *out, const Schedule *s, const ScheduleReport *measured,
+                             const ScheduleReport *simulated)
+{
+    Picture above = measure(out, s, measured), below = measure(out, s, simulated);
+    double longest = fmax(measured->makespan, simulated->makespan);
+    above.width = below.width = fmax(above.width, below.width);
+    above.scale = below.scale = longest > 0 ? above.width / longest : 1;
+    above.top = TOP - 26 + TITLE;
+    below.top = y_of(&above, s->n_ranks) + TITLE;
+    print_head(&above, &below);
+    print_legend(&above);
+    print_titled(&above, "measured");
+    print_titled(&below, "simulated");
     text_append_format(out, "</svg>\n");
 }

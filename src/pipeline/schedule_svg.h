@@ -1,5 +1,5 @@
 #pragma once
-/** The picture of a simulated schedule. Internal to pipeline; called by schedule_print. */
+/** Pictures of a schedule in time. */
 #include "pipeline/schedule_text.h"
 
 /**
@@ -7,3 +7,7 @@
  * bubbles hatched; under each lane what is held in memory over time, all ranks to one scale.
  */
 void schedule_print_svg(TextBuffer *out, const Schedule *schedule, const ScheduleReport *report);
+
+/** A measured step above its simulation, on one scale. */
+void schedule_print_svg_both(TextBuffer *out, const Schedule *schedule,
+                             const ScheduleReport *measured, const ScheduleReport *simulated);

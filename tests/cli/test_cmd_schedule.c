@@ -2,6 +2,8 @@
 
 #include "io/json.h"
 
+#include <math.h>
+
 static json_t *run_json(Temp *temp, const char *arguments)
 {
     Ran ran = assert_runs(temp, arguments);
@@ -103,19 +105,66 @@ static void cmd_schedule__warns_of_another_order_of_sums(void **state)
     assert_says(file, ran.err, WORDS("warning: ", "ascending order"));
 }
 
-static void cmd_schedule__writes_grid_svg_and_trace(void **state)
+static void cmd_schedule__writes_grid_and_svg(void **state)
 {
     Temp *temp = *state;
-    const char *trace = temp_path(temp, "t.json");
-    Ran ran = assert_runs(
-        temp, text_format(&temp->arena,
-                          "schedule --schedule 1f1b --pp 2 --microbatches 2 --trace %s", trace));
+    Ran ran = assert_runs(temp, "schedule --schedule 1f1b --pp 2 --microbatches 2");
     assert_says("grid", ran.out, WORDS("rank 0", "bubble", "F0", "B1"));
-    JsonDoc doc;
-    assert_ok(json_doc_read(&doc, trace));
-    json_doc_free(&doc);
     ran = assert_runs(temp, "schedule --schedule 1f1b --pp 2 --microbatches 2 --format svg");
     assert_int_equal(strncmp(ran.out, "<svg", 4), 0);
+}
+
+/* A simulated trace read back: measured is what was simulated, and the medians are its costs. */
+static void cmd_schedule__shows_a_trace_against_its_simulation(void **state)
+{
+    Temp *temp = *state;
+    static const char *const rows[][2] = {{"1f1b --pp 2 --microbatches 4", "4,1,1"},
+                                          {"zbv --pp 2 --microbatches 5", "4,2,1"}};
+    for (size_t i = 0; i < 2; i++) {
+        const char *schedule = text_format(&temp->arena, "schedule --schedule %s", rows[i][0]);
+        Ran ran = assert_runs(
+            temp, text_format(&temp->arena, "%s --costs %s --format trace", schedule, rows[i][1]));
+        const char *trace = temp_file(temp, "t.json", ran.out, strlen(ran.out));
+        schedule = text_format(&temp->arena, "%s --trace %s", schedule, trace);
+        json_t *root = run_json(temp, text_format(&temp->arena, "%s --format json", schedule));
+        const json_t *measured = json_object_get(root, "measured"),
+                     *simulated = json_object_get(root, "simulated");
+        static const char *const keys[] = {"makespan", "work", "bubble"};
+        for (size_t k = 0; k < 3; k++)
+            assert_true(fabs(real_at(measured, keys[k]) - real_at(simulated, keys[k])) < 1e-9);
+        assert_true(json_number_value(json_array_get(json_object_get(root, "f"), 1)) == 4);
+        json_decref(root);
+        assert_says("table", assert_runs(temp, schedule).out,
+                    WORDS("measured", "simulated", "difference", "+0.00 %"));
+        ran = assert_runs(temp, text_format(&temp->arena, "%s --format svg", schedule));
+        assert_says("svg", ran.out, WORDS("<svg", "measured", "simulated", "</svg>"));
+        ran = assert_runs(temp, text_format(&temp->arena, "%s --format json", schedule));
+        const char *costs = temp_file(temp, "costs.json", ran.out, strlen(ran.out));
+        assert_runs(temp, text_format(&temp->arena, "schedule --schedule %s --costs %s", rows[i][0],
+                                      costs));
+    }
+}
+
+static void cmd_schedule__refuses_a_trace_of_another_schedule(void **state)
+{
+    Temp *temp = *state;
+    Ran ran = assert_runs(temp, "schedule --schedule 1f1b --pp 2 --microbatches 4 --format trace");
+    const char *trace = temp_file(temp, "t.json", ran.out, strlen(ran.out));
+    static const char *const rows[][2] = {
+        {"1f1b --pp 2 --microbatches 5", "no 0F4 on rank 0, which schedule 1f1b has"},
+        {"1f1b --pp 2 --microbatches 3", "rank 0 ran 0F3, which schedule 1f1b does not"},
+        {"zb_h1 --pp 2 --microbatches 4", "ran 0B0, which schedule zb_h1 does not"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_refused(
+            temp, text_format(&temp->arena, "schedule --schedule %s --trace %s", rows[i][0], trace),
+            WORDS(trace, rows[i][1]));
+    const char *other = temp_file(temp, "o.json", "{\"traceEvents\": 3}", 18);
+    assert_refused(temp,
+                   text_format(&temp->arena,
+                               "schedule --schedule 1f1b --pp 2 --microbatches 4 --trace %s",
+                               other),
+                   WORDS(other, "traceEvents"));
 }
 
 static void cmd_schedule__refuses_what_does_not_fit(void **state)
@@ -146,7 +195,9 @@ int main(void)
         TEMP_TEST(cmd_schedule__costs_of_each_stage_come_from_a_file),
         TEMP_TEST(cmd_schedule__an_order_that_cannot_run_is_refused),
         TEMP_TEST(cmd_schedule__warns_of_another_order_of_sums),
-        TEMP_TEST(cmd_schedule__writes_grid_svg_and_trace),
+        TEMP_TEST(cmd_schedule__writes_grid_and_svg),
+        TEMP_TEST(cmd_schedule__shows_a_trace_against_its_simulation),
+        TEMP_TEST(cmd_schedule__refuses_a_trace_of_another_schedule),
         TEMP_TEST(cmd_schedule__refuses_what_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
