@@ -157,7 +157,7 @@ Status engine_create(Engine **out, const EngineSetup *setup, Comm *world, Log *l
     world->hang_timeout = setup->config->train.hang_timeout;
     const ParallelSection *p = &setup->config->parallel;
     backend_cpu_init(&e->be, engine_threads(setup->config, world->n_cpus));
-    int axes[AXIS_COUNT] = {[AXIS_PP] = p->pp_size,
+    int axes[AXIS_GIVEN] = {[AXIS_PP] = p->pp_size,
                             [AXIS_DP] = p->dp_size,
                             [AXIS_EP] = p->ep_size,
                             [AXIS_SP] = p->sp_size,

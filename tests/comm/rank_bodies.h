@@ -234,7 +234,7 @@ static inline Status mesh_body(Comm *comm, void *arg)
     Arena arena;
     arena_init(&arena, "mesh");
     Mesh *mesh;
-    int pipeline[AXIS_COUNT] = {[AXIS_PP] = comm->size, 1, 1, 1, 1};
+    int pipeline[AXIS_GIVEN] = {[AXIS_PP] = comm->size, 1, 1, 1, 1};
     TRY(mesh_create(&mesh, comm, pipeline, &arena));
     EXPECT(mesh->axis[AXIS_PP]->size == comm->size && mesh->axis[AXIS_PP]->rank == comm->rank);
     EXPECT(mesh->axis[AXIS_TP]->size == 1 && mesh->coord[AXIS_PP] == comm->rank);
@@ -242,7 +242,7 @@ static inline Status mesh_body(Comm *comm, void *arg)
     mesh_free(&mesh);
     EXPECT(!mesh);
 
-    int grid[AXIS_COUNT] = {[AXIS_PP] = 2, [AXIS_DP] = 2, 1, 1, [AXIS_TP] = 2};
+    int grid[AXIS_GIVEN] = {[AXIS_PP] = 2, [AXIS_DP] = 2, 1, 1, [AXIS_TP] = 2};
     TRY(mesh_create(&mesh, comm, grid, &arena));
     EXPECT(mesh->coord[AXIS_PP] == comm->rank / 4 && mesh->coord[AXIS_DP] == comm->rank / 2 % 2 &&
            mesh->coord[AXIS_TP] == comm->rank % 2);
@@ -259,9 +259,25 @@ static inline Status mesh_body(Comm *comm, void *arg)
     grid[AXIS_DP] = 3;
     Status status = mesh_create(&mesh, comm, grid, &arena);
     EXPECT(status == ERR_USAGE && strstr(status_message(), "dp_size 3"));
-    grid[AXIS_EP] = 2;
+    grid[AXIS_DP] = 2;
+    grid[AXIS_EP] = 3;
     status = mesh_create(&mesh, comm, grid, &arena);
-    EXPECT(status == ERR_UNSUPPORTED);
+    EXPECT(status == ERR_USAGE && strstr(status_message(), "ep_size: found 3"));
+
+    /* Experts: two of the four data ranks share them out, the others hold the same. */
+    int experts[AXIS_GIVEN] = {[AXIS_PP] = 2, [AXIS_DP] = 2, [AXIS_EP] = 2, [AXIS_SP] = 2, 1};
+    TRY(mesh_create(&mesh, comm, experts, &arena));
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        EXPECT(mesh->axis[a]->rank == mesh->coord[a] && mesh->axis[a]->size == mesh->size[a]);
+        TRY(small(mesh->axis[a]));
+    }
+    int q = comm->rank % 4;
+    EXPECT(mesh->size[AXIS_DATA] == 4 && mesh->coord[AXIS_DATA] == q);
+    EXPECT(mesh->coord[AXIS_EP] == q % 2 && mesh->coord[AXIS_EDP] == q / 2);
+    int64_t first = comm->rank;
+    TRY(comm_min_i64(mesh->axis[AXIS_EDP], &first, 1));
+    EXPECT(first == comm->rank / 4 * 4 + q % 2);
+    mesh_free(&mesh);
     arena_free(&arena);
     return OK;
 }
