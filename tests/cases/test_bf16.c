@@ -269,20 +269,24 @@ static void bf16__a_step_moves_masters_that_are_f32(void **state)
 static void bf16__a_run_is_the_same_on_every_layout(void **state)
 {
     (void)state;
-    static const FixtureKind kinds[] = {FIXTURE_MOE, FIXTURE_TIED, FIXTURE_DENSE_FIRST};
+    static const struct {
+        FixtureKind kind;
+        const char *form;
+    } models[] = {{FIXTURE_MOE, "hf"}, {FIXTURE_TIED, "per_layer"}, {FIXTURE_DENSE_FIRST, "hf"}};
     static const Layout layouts[] = {{1, "1f1b", 0, 1, NULL},
                                      {1, "gpipe", 1, 2, NULL},
                                      {2, "1f1b", 0, 2, "[1,3]"},
                                      {3, "gpipe", 0.5, 1, NULL},
                                      {4, "1f1b", 0.5, 1, NULL}};
     int failed = 0;
-    for (size_t m = 0; m < COUNT(kinds); m++) {
-        char *folder = make_folder(kinds[m]);
+    for (size_t m = 0; m < COUNT(models); m++) {
+        char *folder = make_folder(models[m].kind);
         for (size_t i = 0; i < COUNT(layouts); i++) {
             Arguments args = {0};
             arguments_add(&args, "%s/config.yaml", folder);
             add_set(&args, "train.output=%s/run-%zu", folder, i);
             add_set(&args, "train.steps=3");
+            add_set(&args, "loss.balancing_form=%s", models[m].form);
             add_layout(&args, &layouts[i]);
             bool ok =
                 command_runs(&command_train, &args) &&

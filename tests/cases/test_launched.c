@@ -88,6 +88,7 @@ static void write_config(void)
              "model: {path: %s, dtype: f32}\n"
              "data: {train: [%s], format: ids, pack: none, cache_dir: %s}\n"
              "train: {output: none, global_batch_size: 4}\n"
+             "loss: {balancing_form: hf}\n" /* more than the hidden state in a message */
              "lr_schedule: {type: constant}\n"
              "checkpoint: {interval: 100, async: false}\n",
              path_in(folder, "model"), path_in(folder, "rows.jsonl"), path_in(folder, "cache"));
