@@ -103,6 +103,16 @@ Status comm_wait(Comm *comm, CommRequest *request)
     }
 }
 
+Status comm_wait_all(Comm *comm, CommRequest *request, int n)
+{
+    Status first = OK;
+    for (int i = 0; i < n; i++) {
+        Status status = comm_wait(comm, &request[i]);
+        if (first == OK) first = status;
+    }
+    return first;
+}
+
 void comm_must(Status status)
 {
     if (status != OK) die("%s", status_message());

@@ -67,6 +67,8 @@ void comm_self_init(Comm *comm);
  * Errors: ERR_PEER if the peer ended.
  */
 Status comm_wait(Comm *comm, CommRequest *request) MUST_USE;
+/** Wait for all n, done or lost, since all have a hold on the caller's memory. Errors as comm_wait. */
+Status comm_wait_all(Comm *comm, CommRequest *request, int n) MUST_USE;
 /** One look: *done, or still on its way. Errors as comm_wait. */
 Status comm_look(Comm *comm, CommRequest *request, bool *done) MUST_USE;
 /** Inside a step: end the process with the recorded message unless status is OK. */
@@ -97,6 +99,18 @@ Status comm_gather_v(Comm *comm, void *out, const void *data, const size_t *byte
                      int root) MUST_USE;
 /** out [size][bytes] on all, by rank. data may be out's own part. */
 Status comm_all_gather(Comm *comm, void *out, const void *data, size_t bytes) MUST_USE;
+
+/**
+ * Start to bring each rank its part: out_bytes_r[r] bytes of out go to rank r, in_bytes_r[r] bytes of in come from it,
+ * both packed by rank. A rank's own part is copied at once. Every pair of ranks has its message each way, empty ones too,
+ * so that ranks need not know who has nothing to say.
+ *
+ * Shapes: request_2r [2*size], overwritten: what to wait for, comm_wait_all. Several may be under way if all ranks
+ *         start them in the same order.
+ * Owner:  in and out are the caller's again once all requests are done.
+ */
+void comm_all_to_all_v(Comm *comm, CommRequest *request_2r, void *in, const size_t *in_bytes_r,
+                       const void *out, const size_t *out_bytes_r);
 
 /**
  * Sum over ranks, in place, in rank order: ((x_0 + x_1) + x_2) + … in dtype, the same bits on all.

@@ -120,6 +120,28 @@ Status comm_all_gather(Comm *comm, void *out, const void *data, size_t bytes)
     return OK;
 }
 
+void comm_all_to_all_v(Comm *comm, CommRequest *request_2r, void *in, const size_t *in_bytes_r,
+                       const void *out, const size_t *out_bytes_r)
+{
+    int size = comm->size, rank = comm->rank;
+    char *to = in, *own = in;
+    const char *from = out;
+    for (int r = 0; r < size; to += in_bytes_r[r++]) {
+        request_2r[r] = (CommRequest){0};
+        if (r == rank)
+            own = to;
+        else
+            request_2r[r] = comm->irecv(comm, to, in_bytes_r[r], r, TAG_COLLECTIVE);
+    }
+    for (int r = 0; r < size; from += out_bytes_r[r++]) {
+        request_2r[size + r] = (CommRequest){0};
+        if (r != rank)
+            request_2r[size + r] = comm->isend(comm, from, out_bytes_r[r], r, TAG_COLLECTIVE);
+        else if (out_bytes_r[r])
+            memmove(own, from, out_bytes_r[r]);
+    }
+}
+
 /* total [n] += x [n] */
 static void add(void *total, const void *x, int64_t n, DType dtype)
 {

@@ -99,6 +99,7 @@ static Status all_good(Comm *comm, const World *world)
     TRY(ring(comm, NULL));
     TRY(tags(comm));
     TRY(barrier(comm));
+    TRY(all_to_all_body(comm, NULL));
     TRY(sum_body(comm, few));
     if (comm->size == 3) TRY(sum_body(comm, round));
     TRY(splits(comm));

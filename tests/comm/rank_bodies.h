@@ -185,6 +185,56 @@ static inline Status small(Comm *comm)
     return OK;
 }
 
+/* How many bytes a rank has for another: some pairs nothing, the last rank nothing for anybody. */
+static inline size_t part_bytes(const Comm *comm, int from, int to, int round)
+{
+    if (from == comm->size - 1 || (from + to + round) % 3 == 0) return 0;
+    return (size_t)(from * 1000 + to * 10 + round * 70000);
+}
+
+static inline char part_byte(int from, int to, int round, size_t i)
+{
+    return (char)(from * 31 + to * 7 + round * 3 + (int)(i % 101));
+}
+
+/* Three all-to-alls under way at once, taken in another order than started. */
+static inline Status all_to_all_body(Comm *comm, void *arg)
+{
+    (void)arg;
+    enum { ROUNDS = 3, RANKS = 8 };
+    Arena arena;
+    arena_init(&arena, "parts");
+    size_t in_bytes[ROUNDS][RANKS], out_bytes[ROUNDS][RANKS];
+    CommRequest request[ROUNDS][2 * RANKS];
+    char *in[ROUNDS];
+    for (int k = 0; k < ROUNDS; k++) {
+        size_t in_sum = 0, out_sum = 0;
+        for (int r = 0; r < comm->size; r++) {
+            in_sum += in_bytes[k][r] = part_bytes(comm, r, comm->rank, k);
+            out_sum += out_bytes[k][r] = part_bytes(comm, comm->rank, r, k);
+        }
+        char *out = arena_take(&arena, out_sum), *at = out;
+        in[k] = arena_take_zeroed(&arena, in_sum);
+        for (int r = 0; r < comm->size; r++)
+            for (size_t i = 0; i < out_bytes[k][r]; i++) *at++ = part_byte(comm->rank, r, k, i);
+        comm_all_to_all_v(comm, request[k], in[k], in_bytes[k], out, out_bytes[k]);
+    }
+    Status status = OK;
+    bool right = true;
+    for (int k = ROUNDS - 1; k >= 0; k--) {
+        Status arrived = comm_wait_all(comm, request[k], 2 * comm->size);
+        if (arrived != OK) status = arrived;
+        const char *at = in[k];
+        for (int r = 0; r < comm->size; r++)
+            for (size_t i = 0; i < in_bytes[k][r]; i++)
+                right = right && *at++ == part_byte(r, comm->rank, k, i);
+    }
+    arena_free(&arena);
+    TRY(status);
+    EXPECT(right);
+    return OK;
+}
+
 static inline Status small_body(Comm *world, void *arg)
 {
     (void)arg;
@@ -219,6 +269,8 @@ static inline Status split_body(Comm *comm, void *arg)
     TRY(comm_wait(rows, &r0));
     TRY(comm_wait(reversed, &r1));
     EXPECT(in[0] == row && in[1] == 10 + row);
+    TRY(all_to_all_body(rows, NULL));
+    TRY(all_to_all_body(reversed, NULL));
     TRY(small(rows));
     TRY(small(columns));
     TRY(small(reversed));
@@ -300,6 +352,7 @@ static inline Status deserter_body(Comm *comm, void *arg)
         case 2: status = comm_sum_i64(comm, &v, 1); break;
         case 3: status = comm_all_gather(comm, buffer, "x", 1); break;
         case 4: status = comm_agree(comm, OK); break;
+        case 5: status = all_to_all_body(comm, NULL); break;
         default: status = comm_broadcast(comm, x, sizeof x, comm->size / 2);
         }
     arena_free(&scratch);

@@ -31,6 +31,12 @@ static void comm_collective__gathers_broadcasts_and_folds(void **state)
     for (int n_ranks = 1; n_ranks <= 8; n_ranks++) run(n_ranks, small_body, NULL);
 }
 
+static void comm_all_to_all_v__brings_each_rank_its_part(void **state)
+{
+    (void)state;
+    for (int n_ranks = 1; n_ranks <= 8; n_ranks++) run(n_ranks, all_to_all_body, NULL);
+}
+
 typedef struct Shared {
     _Atomic int arrived;
 } Shared;
@@ -118,7 +124,7 @@ static void comm_agree__ends_all_with_one_message(void **state)
 static void comm_collective__comes_back_when_a_rank_is_gone(void **state)
 {
     (void)state;
-    for (int which = 0; which < 6; which++)
+    for (int which = 0; which < 7; which++)
         for (int n_ranks = 2; n_ranks <= 8; n_ranks += 3) {
             assert_int_equal(world_run_threads(n_ranks, deserter_body, &which), ERR_IO);
             assert_string_equal(status_message(), "disk on fire");
@@ -130,6 +136,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comm_sum_ordered__adds_in_rank_order_bit_for_bit),
         cmocka_unit_test(comm_collective__gathers_broadcasts_and_folds),
+        cmocka_unit_test(comm_all_to_all_v__brings_each_rank_its_part),
         cmocka_unit_test(comm_barrier__waits_for_the_last),
         cmocka_unit_test(comm_split__keeps_groups_apart),
         cmocka_unit_test(mesh__gives_a_comm_for_each_axis),
