@@ -1,4 +1,5 @@
 #include "base/arena.h"
+#include "base/fault.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +95,7 @@ static ArenaChunk *add_chunk(Arena *arena, ArenaChunk *last, size_t need, size_t
 
 static void *try_take(Arena *arena, size_t bytes)
 {
-    if (bytes > SIZE_MAX / 4) return NULL;
+    if (bytes > SIZE_MAX / 4 || fault_here(FAULT_ALLOC)) return NULL;
     size_t need = (bytes + ALIGN - 1) / ALIGN * ALIGN + RED_ZONE;
     /* Empty, and once grown piece by piece: one chunk for all. Else pieces that became too small would stay for ever. */
     if (arena->used == 0 && arena->first && arena->first->next) {

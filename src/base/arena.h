@@ -26,7 +26,7 @@ typedef struct ArenaMark {
 void arena_init(Arena *arena, const char *name);
 void arena_free(Arena *arena); /* gives everything back; the arena can be used again */
 
-/** Bytes aligned to 64, uninitialised. Dies when the system has none (inside a step nothing else helps). */
+/** Bytes aligned to 64, uninitialised. Dies when the system has none: inside a step nothing else helps, and before the start die() ends with 2. */
 void *arena_take(Arena *arena, size_t bytes);
 /** The same, zeroed. */
 void *arena_take_zeroed(Arena *arena, size_t bytes);

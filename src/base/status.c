@@ -73,14 +73,17 @@ void die_line(const char *format, ...)
 
 void die_now(void)
 {
+    int exit_code = crumb.started ? 1 : 2;
     fflush(NULL);
     void (*end_others)(int) = atomic_load(&end_others_at_death);
-    if (end_others) end_others(1);
-    _exit(1);
+    if (end_others) end_others(exit_code);
+    _exit(exit_code);
 }
 
 void die(const char *format, ...)
 {
+    static atomic_flag dying = ATOMIC_FLAG_INIT;
+    while (atomic_flag_test_and_set(&dying)) pause();
     va_list args;
     va_start(args, format);
     print_death(format, args);

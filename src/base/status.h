@@ -45,6 +45,8 @@ const char *status_message(void);
  * stay what they are.
  */
 Status status_after_start(Status status) MUST_USE;
+/** The work begins with this expression: its failures, and deaths of this thread from here on, end with 1. */
+#define AFTER_START(expression) (breadcrumb()->started = true, status_after_start(expression))
 
 /** Exit code of the process for a status (contract: 0, 1, 2, 3). */
 int status_exit_code(Status status);
@@ -56,11 +58,15 @@ typedef struct Breadcrumb {
     const char *action; /* "2F0", lent */
     int layer;          /* -1: none */
     const char *op;     /* "moe.dispatch", lent; NULL: none */
+    bool started;       /* the work has begun: a death is a failure (1), no refusal (2) */
 } Breadcrumb;
 
 Breadcrumb *breadcrumb(void);
 
-/** Print one line `stagewright: error: rank … step … action … layer … op: reason` and end the process with 1. */
+/**
+ * Print one line `stagewright: error: rank … step … action … layer … op: reason` and end the process with 1, or with 2
+ * where nothing has started yet. The first thread that dies speaks, others that do so meanwhile wait for the end.
+ */
 _Noreturn void die(const char *format, ...) PRINTF_LIKE(1, 2);
 /** Its two halves, for a death that several ranks speak of. */
 void die_line(const char *format, ...) PRINTF_LIKE(1, 2);

@@ -1,6 +1,7 @@
 #include "comm/comm.h"
 
 #include "base/clock.h"
+#include "base/fault.h"
 
 static CommRequest self_isend(Comm *comm, const void *data, size_t bytes, int to, uint64_t tag)
 {
@@ -77,12 +78,51 @@ static double seconds_since(double *last)
     return gap < 1 ? gap : 1;
 }
 
+/*
+ * A lost message (base/fault.h) cuts this rank off: what it posts from now on goes nowhere, and the others learn of it
+ * when it ends. What was posted before still holds memory and is waited for as ever. One fault a process, one transport.
+ */
+static char lost_node;
+static CommState (*intact_test)(Comm *comm, CommRequest *request);
+
+static CommRequest lost_isend(Comm *comm, const void *data, size_t bytes, int to, uint64_t tag)
+{
+    (void)comm, (void)data, (void)bytes, (void)tag;
+    return (CommRequest){&lost_node, to};
+}
+
+static CommRequest lost_irecv(Comm *comm, void *data, size_t bytes, int from, uint64_t tag)
+{
+    (void)comm, (void)data, (void)bytes, (void)tag;
+    return (CommRequest){&lost_node, from};
+}
+
+static CommState lost_test(Comm *comm, CommRequest *request)
+{
+    if (request->node != &lost_node) return intact_test(comm, request);
+    *request = (CommRequest){0};
+    return COMM_LOST;
+}
+
+static void cut_off(Comm *comm)
+{
+    Comm *root = comm->root ? comm->root : comm;
+    intact_test = root->test;
+    root->isend = lost_isend;
+    root->irecv = lost_irecv;
+    root->test = lost_test;
+}
+
 Status comm_look(Comm *comm, CommRequest *request, bool *done)
 {
     int peer = request->peer;
     CommState state = request->node ? comm->test(comm, request) : COMM_DONE;
     if (state == COMM_LOST)
         return FAIL(ERR_PEER, "rank %d ended while rank %d waited for it", peer, comm->rank);
+    if (state == COMM_DONE && fault_here(FAULT_MESSAGE)) {
+        cut_off(comm);
+        return FAIL(ERR_IO, "rank %d: a message from or to rank %d is lost", comm->rank, peer);
+    }
     *done = state == COMM_DONE;
     return OK;
 }

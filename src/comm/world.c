@@ -80,12 +80,12 @@ typedef struct RankRun {
 
 static void run_rank(RankRun *run)
 {
-    int rank_before = breadcrumb()->rank;
+    Breadcrumb before = *breadcrumb();
     breadcrumb()->rank = run->rank;
     run->status = run->body(thread_world_comm(run->world, run->rank), run->arg);
     if (run->status != OK) run->message = strdup(status_message());
     thread_world_leave(run->world, run->rank);
-    breadcrumb()->rank = rank_before;
+    *breadcrumb() = before;
 }
 
 static void *thread_main(void *arg)

@@ -5,6 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef SW_FAULTS
+/* The library's allocations fail on demand too (base/fault.h). */
+__attribute__((constructor)) static void take_memory_of_ours(void)
+{
+    json_set_alloc_funcs(malloc, free);
+}
+#endif
+
 /* ---------------------------------------------------------------- documents */
 
 Status json_doc_parse(JsonDoc *doc, const char *place, const char *text, size_t n)

@@ -356,8 +356,7 @@ Status export_folder(Engine *e, const char *dir, DType dtype, int64_t max_shard_
         return FAIL(ERR_USAGE, "%s: no name for a new folder", dir);
     const char *temporary = text_format(arena, "%.*s.%s.tmp", (int)(name - dir), dir, name);
     Status status = comm_agree(world, first ? begin_export(dir, e->side_files, dtype, arena) : OK);
-    if (status == OK)
-        status = status_after_start(fill_export(e, temporary, dir, dtype, max_shard_bytes));
+    if (status == OK) status = AFTER_START(fill_export(e, temporary, dir, dtype, max_shard_bytes));
     if (status != OK && first) drop_folder(temporary, arena);
     arena_rewind(arena, mark);
     return status;

@@ -46,6 +46,7 @@ static Status eval_body(Comm *world, void *arg)
     Engine *engine;
     TRY(engine_create(&engine, &setup, world, NULL));
     EvalResult result;
+    breadcrumb()->started = true;
     evaluate(&result, engine, job->plan.data);
     if (world->rank == 0) *job->out = result;
     engine_free(&engine);

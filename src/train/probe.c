@@ -121,7 +121,7 @@ Status probe_run(const ProbePlan *plan, Comm *world)
     setup.row_tokens /= plan->n_rows;
     Engine *engine;
     TRY(engine_create(&engine, &setup, world, NULL));
-    Status status = status_after_start(run(engine, plan));
+    Status status = AFTER_START(run(engine, plan));
     engine_free(&engine);
     return status;
 }

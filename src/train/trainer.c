@@ -332,7 +332,7 @@ Status train_run(const TrainPlan *plan, Comm *world)
     if (status == OK) status = comm_agree(world, describe(&t));
     if (status == OK && plan->train)
         status = comm_agree(world, predict_bubble(&t.bubble_predicted, t.engine, setup.row_tokens));
-    if (status == OK) status = status_after_start(loop(&t));
+    if (status == OK) status = AFTER_START(loop(&t));
     if (status != OK && status != ERR_PEER && status != ERR_STOPPED)
         log_file_line(&t.log, "stagewright: error: %s", status_message());
     metrics_close(&t.metrics);

@@ -120,18 +120,23 @@ static void run_die(const Breadcrumb *crumb, char *out, size_t size, int *code)
     *code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static void status__die_says_where_and_ends_with_1(void **state)
+static void status__die_says_where_and_ends_with_1_or_before_the_start_with_2(void **state)
 {
     (void)state;
     char text[512];
     int code;
-    run_die(
-        &(Breadcrumb){.rank = 3, .step = 120, .action = "2I5", .layer = 11, .op = "moe.dispatch"},
-        text, sizeof text, &code);
+    run_die(&(Breadcrumb){.rank = 3,
+                          .step = 120,
+                          .action = "2I5",
+                          .layer = 11,
+                          .op = "moe.dispatch",
+                          .started = true},
+            text, sizeof text, &code);
     assert_int_equal(code, 1);
     assert_string_equal(text, "stagewright: error: rank 3 step 120 action 2I5 layer 11 "
                               "moe.dispatch: no memory for 12 bytes\n");
     run_die(&(Breadcrumb){.layer = -1}, text, sizeof text, &code);
+    assert_int_equal(code, 2);
     assert_string_equal(text, "stagewright: error: rank 0: no memory for 12 bytes\n");
 }
 
@@ -145,7 +150,7 @@ int main(void)
         cmocka_unit_test(status__exit_codes_are_the_contracts),
         cmocka_unit_test(status__a_failure_after_the_start_is_of_the_run),
         cmocka_unit_test(status__message_and_breadcrumb_belong_to_the_thread),
-        cmocka_unit_test(status__die_says_where_and_ends_with_1),
+        cmocka_unit_test(status__die_says_where_and_ends_with_1_or_before_the_start_with_2),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

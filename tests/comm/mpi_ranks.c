@@ -218,6 +218,7 @@ static const struct {
 static Status run(const World *world, const char *what)
 {
     if (!world->comm) return FAIL(ERR_USAGE, "not launched");
+    breadcrumb()->started = true;
     if (!strcmp(what, "good")) return all_good(world->comm, world);
     if (!strcmp(what, "too-many")) return too_many(world->comm, world);
     if (!strncmp(what, "desert", 6)) {

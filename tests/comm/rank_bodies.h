@@ -63,6 +63,7 @@ static inline Status hang_body(Comm *comm, void *arg)
     char byte;
     comm->hang_timeout = 0.5;
     TRY(comm_barrier(comm));
+    breadcrumb()->started = true;
     breadcrumb()->step = 7;
     if (comm->rank == 0 && *stopped) raise(SIGSTOP);
     for (int i = 0; i < 600 && comm->rank == 0; i++) clock_sleep_us(100000);

@@ -1,0 +1,287 @@
+/*
+ * What the system refuses: the n-th allocation, read, write, fsync, rename or message of a run fails, for n = 1, 2, 3, …
+ * until the run has no such event any more. Whatever n: one line of ours, exit 2 before the start and 1 after it, no leak,
+ * no crash, nobody left waiting, and nothing half written that looks whole. By default n grows by steps, with SW_FULL by one.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cases/launched.h"
+#include "cases/runs.h"
+
+#ifdef SW_FAULTS
+#define NEEDS_FAULTS
+#else
+#define NEEDS_FAULTS skip()
+#endif
+
+typedef struct Case {
+    const char *command; /* words; $ is the test's folder */
+    const char *result;  /* a file of the folder, the same bytes in every run that has it */
+    const char
+        *again; /* words that bring a run to its end that failed after its start; NULL: none */
+    bool
+        one_rank; /* events come in one order: nothing is refused for a larger n than the first failure */
+} Case;
+
+static const char *const kinds[] = {"alloc", "read", "write", "fsync", "rename", "message"};
+static char *folder;
+
+static int make_inputs(void **state)
+{
+    (void)state;
+    folder = folder_make();
+    fixture_write_model(path_in(folder, "model"), &(Fixture){.n_layers = 2, .n_shards = 1});
+    fixture_write_rows(path_in(folder, "rows.jsonl"), FIXTURE_MASK, 1, 0);
+    char text[2048];
+    snprintf(text, sizeof text, "cp %s/tests/data/tokenizer/gpt2/tokenizer.json %s", SW_SOURCE_DIR,
+             path_in(folder, "model"));
+    if (system(text) != 0) fail_msg("%s", text);
+    snprintf(text, sizeof text,
+             "model: {path: %s/model, dtype: f32}\n"
+             "data: {train: [%s/rows.jsonl], format: ids, pack: none}\n"
+             "train: {output: %s/out, steps: 1, global_batch_size: 2, threads: 1}\n",
+             folder, folder, folder);
+    write_text(path_in(folder, "run.yaml"), text);
+    write_text(path_in(folder, "text.jsonl"), "{\"text\": \"one two\"}\n{\"text\": \"three\"}\n");
+    write_text(path_in(folder, "own.csv"), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+    setenv("OMP_WAIT_POLICY", "passive", 1); /* as the program would start itself again with */
+    return 0;
+}
+
+static int remove_inputs(void **state)
+{
+    (void)state;
+    folder_remove(folder);
+    return 0;
+}
+
+static void add_words(Arguments *args, const char *words)
+{
+    while (*words) {
+        char word[1024];
+        size_t n = 0;
+        for (; *words && *words != ' '; words++)
+            if (*words == '$')
+                n += (size_t)snprintf(word + n, sizeof word - n, "%s", folder);
+            else
+                word[n++] = *words;
+        word[n] = '\0';
+        arguments_add(args, "%s", word);
+        words += *words == ' ';
+    }
+}
+
+static void clear(const char *name)
+{
+    if (path_exists(path_in(folder, "%s", name)))
+        folder_remove(strdup(path_in(folder, "%s", name)));
+}
+
+static int run_words(const char *words)
+{
+    Arguments args = {0};
+    add_words(&args, words);
+    int status = program_run(SW_PROGRAM, &args, folder, 60);
+    arguments_free(&args);
+    return status;
+}
+
+/* Lines of ours; *last: one of them is the last line. */
+static int count_errors(bool *last)
+{
+    static const char prefix[] = "stagewright: error: ";
+    char *text = read_text(path_in(folder, "err.txt"), NULL), *line = text;
+    int n = 0;
+    *last = false;
+    for (char *end; (end = strchr(line, '\n')); line = end + 1) {
+        *last = !strncmp(line, prefix, strlen(prefix));
+        n += *last;
+    }
+    if (*line) *last = false;
+    if (strstr(text, "Sanitizer") || strstr(text, "runtime error")) n = -1;
+    free(text);
+    return n;
+}
+
+/* Whether a run that reached its fault ended as it should; else says how. */
+static bool ended_well(const Case *c, const char *what, int status, bool whole)
+{
+    bool last;
+    int n = count_errors(&last);
+    const char *result = path_in(folder, "%s", c->result);
+    bool ok = status == 0 ? n == 0 && whole : status <= 2 ? n == 1 && last : false;
+    bool printed = !strcmp(c->result, "out.txt"); /* what was printed so far stays printed */
+    if (ok && status != 0 && !printed && path_exists(result)) ok = whole;
+    if (!ok) {
+        fprintf(stderr, "  %s of %s: exit %d, %d lines of error, the result is %s\n", what,
+                c->command, status, n, whole ? "whole" : "not whole");
+        file_show(path_in(folder, "err.txt"));
+    }
+    return ok;
+}
+
+/* A run that failed after its start goes on to the same end. */
+static bool goes_on(const Case *c, const char *what)
+{
+    if (!c->again) return true;
+    char words[512];
+    snprintf(words, sizeof words, "%s %s", c->command, c->again);
+    int status = run_words(words);
+    bool whole = files_equal(path_in(folder, "%s", c->result), path_in(folder, "want"));
+    if (status != 0 || !whole) {
+        fprintf(stderr, "  after %s, %s: exit %d, the result is %s\n", what, words, status,
+                whole ? "whole" : "not whole");
+        file_show(path_in(folder, "err.txt"));
+    }
+    return status == 0 && whole;
+}
+
+static long next(long n)
+{
+    return getenv("SW_FULL") ? n + 1 : n < 3 ? n + 1 : 2 * n + 1;
+}
+
+/* All n of a kind; returns the number of those that went wrong. */
+static int try_kind(const Case *c, const char *kind)
+{
+    int wrong = 0, worst = 2, counts[3] = {0};
+    long n = 1;
+    for (;; n = next(n)) {
+        clear("out");
+        remove(path_in(folder, "mark"));
+        char what[64], fault[1024];
+        snprintf(what, sizeof what, "%s %ld", kind, n);
+        snprintf(fault, sizeof fault, "%s:%ld:%s", kind, n, path_in(folder, "mark"));
+        setenv("SW_FAULT", fault, 1);
+        int status = run_words(c->command);
+        unsetenv("SW_FAULT");
+        bool whole = files_equal(path_in(folder, "%s", c->result), path_in(folder, "want"));
+        bool ok = ended_well(c, what, status, whole);
+        if (status >= 0 && status <= 2) counts[status]++;
+        if (!path_exists(path_in(folder, "mark"))) {
+            wrong += !ok || status != 0;
+            break;
+        }
+        if (ok && status && c->one_rank && status > worst) {
+            fprintf(stderr, "  %s of %s: refused after the start\n", what, c->command);
+            ok = false;
+        }
+        if (status == 1) worst = 1;
+        if (ok && status == 1) ok = goes_on(c, what);
+        wrong += !ok;
+    }
+    printf("  %-7s up to %4ld: %d refused, %d failed, %d got over it   %s\n", kind, n - 1,
+           counts[2], counts[1], counts[0] - 1, c->command);
+    return wrong;
+}
+
+static void try_all(const Case *c)
+{
+    NEEDS_FAULTS;
+    clear("out");
+    clear("want");
+    assert_int_equal(run_words(c->command), 0);
+    assert_int_equal(rename(path_in(folder, "%s", c->result), path_in(folder, "want")), 0);
+    int wrong = 0;
+    for (size_t k = 0; k < COUNT(kinds); k++) wrong += try_kind(c, kinds[k]);
+    clear("out");
+    assert_int_equal(wrong, 0);
+}
+
+#define TRAIN "train $/run.yaml"
+
+static void faults__train(void **state)
+{
+    (void)state;
+    try_all(&(Case){TRAIN, "out/hf/final/model.safetensors", "--resume", true});
+}
+
+static void faults__train_on_text(void **state)
+{
+    (void)state;
+    try_all(&(Case){TRAIN " --set data.train=[$/text.jsonl] --set data.format=text "
+                          "--set data.cache_dir=$/out/cache",
+                    "out/hf/final/model.safetensors", "--resume", true});
+}
+
+static void faults__train_on_two_ranks(void **state)
+{
+    (void)state;
+    try_all(&(Case){TRAIN " --set parallel.pp_size=2", "out/hf/final/model.safetensors", "--resume",
+                    false});
+}
+
+static void faults__probe_on_two_ranks(void **state)
+{
+    (void)state;
+    try_all(&(Case){"probe $/model --batch $/rows.jsonl --out $/out --grads --logits "
+                    "--set parallel.pp_size=2 --set train.threads=1",
+                    "out/grads.safetensors", NULL, false});
+}
+
+static void faults__init_and_export(void **state)
+{
+    (void)state;
+    try_all(&(Case){"init $/out --config $/model", "out/model.safetensors", NULL, true});
+    NEEDS_FAULTS;
+    assert_int_equal(run_words(TRAIN " --set train.output=$/run"), 0);
+    try_all(&(Case){"export $/run $/out", "out/model.safetensors", NULL, true});
+}
+
+static void faults__tokenize_and_schedule(void **state)
+{
+    (void)state;
+    try_all(&(Case){"tokenize $/model $/text.jsonl", "out.txt", NULL, true});
+    try_all(&(Case){"schedule --schedule 1f1b --pp 3 --microbatches 5 --format json", "out.txt",
+                    NULL, true});
+    try_all(&(Case){"schedule --schedule $/own.csv --format svg", "out.txt", NULL, true});
+}
+
+/* One of two processes loses a message: one line from both, and neither stays. */
+static void faults__message_between_processes(void **state)
+{
+    (void)state;
+    NEEDS_FAULTS;
+#ifndef SW_MPIEXEC
+    skip();
+#endif
+    for (long n = 1;; n = next(n) + n / 2) {
+        clear("out");
+        remove(path_in(folder, "mark"));
+        Arguments args = {0};
+        add_launch(&args, 1, SW_PROGRAM);
+        add_words(&args, TRAIN " --set parallel.pp_size=2");
+        add_group(&args, 1, "env");
+        arguments_add(&args, "SW_FAULT=message:%ld:%s", n, path_in(folder, "mark"));
+        arguments_add(&args, "%s", SW_PROGRAM);
+        add_words(&args, TRAIN " --set parallel.pp_size=2");
+        Launched got = launch(&args, folder);
+        bool reached = path_exists(path_in(folder, "mark"));
+        if (got.n_errors != reached || (got.status != 0) != reached || got.seconds > 20) {
+            file_show(path_in(folder, "err.txt"));
+            fail_msg("message %ld: exit %d, %d errors, %g s", n, got.status, got.n_errors,
+                     got.seconds);
+        }
+        if (!reached) break;
+    }
+    clear("out");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(faults__train),
+        cmocka_unit_test(faults__train_on_text),
+        cmocka_unit_test(faults__train_on_two_ranks),
+        cmocka_unit_test(faults__probe_on_two_ranks),
+        cmocka_unit_test(faults__init_and_export),
+        cmocka_unit_test(faults__tokenize_and_schedule),
+        cmocka_unit_test(faults__message_between_processes),
+    };
+    return cmocka_run_group_tests(tests, make_inputs, remove_inputs);
+}
