@@ -7,7 +7,7 @@
 
 void paramset_init(ParamSet *set, Arena *arena, DType dtype, DType dtype_grad)
 {
-    *set = (ParamSet){.arena = arena, .dtype = dtype, .dtype_grad = dtype_grad};
+    *set = (ParamSet){.arena = arena, .dtype = dtype, .dtype_grad = dtype_grad, .ep_size = 1};
 }
 
 Param *paramset_declare(ParamSet *set, const char *name, ParamInit init, int n_dims,
@@ -27,11 +27,24 @@ Param *paramset_declare(ParamSet *set, const char *name, ParamInit init, int n_d
                  .order = set->next_order++,
                  .trainable = true,
                  .is_matrix = n_dims > 1,
+                 .whole_rows = dim[0],
                  .lr_scale = 1,
                  .weight_decay = NAN};
     p->value = (Tensor){NULL, set->dtype, n_dims, {1, 1, 1, 1}};
     for (int i = 0; i < n_dims; i++) p->value.dim[i] = dim[i];
     set->at[set->n++] = p;
+    return p;
+}
+
+Param *paramset_declare_experts(ParamSet *set, const char *name, const int64_t dim[3])
+{
+    const int64_t n = dim[0] / set->ep_size;
+    assert(n * set->ep_size == dim[0]);
+    Param *p =
+        paramset_declare(set, name, PARAM_INIT_NORMAL, 3, (const int64_t[]){n, dim[1], dim[2]});
+    p->is_expert = true;
+    p->first_row = set->ep_rank * n;
+    p->whole_rows = dim[0];
     return p;
 }
 
@@ -73,6 +86,25 @@ Tensor param_tensor(const Param *p, ParamTensor what)
     case PARAM_GRAD: return p->grad;
     default: return p->moment[what - PARAM_MOMENT_0];
     }
+}
+
+Param param_whole(const Param *p)
+{
+    Param whole = *p;
+    whole.value.dim[0] = p->whole_rows;
+    whole.first_row = 0;
+    whole.value.data = whole.master.data = whole.grad.data = NULL;
+    whole.moment[0].data = whole.moment[1].data = NULL;
+    return whole;
+}
+
+ParamSlice param_slice(const Param *p, int64_t offset, int64_t count)
+{
+    const int64_t size = tensor_size(p->value), first = p->first_row * (size / p->value.dim[0]);
+    int64_t begin = offset > first ? offset : first;
+    int64_t end = offset + count < first + size ? offset + count : first + size;
+    if (begin >= end) return (ParamSlice){0};
+    return (ParamSlice){.skip = begin - offset, .n = end - begin, .at = begin - first};
 }
 
 Param *paramset_find(const ParamSet *set, const char *name)

@@ -25,6 +25,10 @@ typedef struct Param {
     Tensor moment[2]; /* optimizer state, dtype of grad; null: none */
     bool trainable;
     bool is_matrix; /* false: norm scales and biases (optimizer.decay_1d) */
+    bool
+        is_expert; /* shared out over ep: copies are on the ranks of edp, not on all of dp and sp */
+    int64_t first_row,
+        whole_rows; /* of the whole parameter's dim 0: value begins there, and how many */
     bool tied_copy; /* the head of a tied pair: the embedding is counted, saved and named instead */
     double lr_scale;
     double weight_decay; /* of this parameter; NAN: the optimizer's */
@@ -38,13 +42,17 @@ typedef struct ParamSet {
     int n, capacity;
     int64_t
         next_order; /* `order` of the next declared one; a stage that starts in mid-model sets it */
-    Tensor grads;   /* all gradients as one flat tensor, for zeroing */
+    int ep_rank,
+        ep_size;  /* which share of the experts is declared; after paramset_init 0 of 1: all */
+    Tensor grads; /* all gradients as one flat tensor, for zeroing */
 } ParamSet;
 
 void paramset_init(ParamSet *set, Arena *arena, DType dtype, DType dtype_grad);
 /** Shape dims beyond n_dims are ignored. The Param lives as long as the set's arena; its tensors have no data yet. */
 Param *paramset_declare(ParamSet *set, const char *name, ParamInit init, int n_dims,
                         const int64_t *dim);
+/** A matrix per expert, normal: of [E, O, I] the set's share of the experts, which ep_size divides. */
+Param *paramset_declare_experts(ParamSet *set, const char *name, const int64_t dim[3]);
 /**
  * Give all parameters values and with_grads (or where it costs nothing) masters, uninitialised, and if
  * trainable and with_grads zeroed gradients.
@@ -54,6 +62,16 @@ Status paramset_layout(ParamSet *set, bool with_grads) MUST_USE;
 /** Which of a parameter's tensors. */
 typedef enum ParamTensor { PARAM_MASTER, PARAM_GRAD, PARAM_MOMENT_0, PARAM_MOMENT_1 } ParamTensor;
 Tensor param_tensor(const Param *p, ParamTensor what);
+
+/** The declaration of the whole parameter, without memory. */
+Param param_whole(const Param *p);
+
+/** Which of some elements of the whole parameter are held here: `n` from the `skip`-th on, at `at` in its tensors. */
+typedef struct ParamSlice {
+    int64_t skip, n, at;
+} ParamSlice;
+/** For elements offset … offset+count-1; n = 0: none. */
+ParamSlice param_slice(const Param *p, int64_t offset, int64_t count);
 
 Param *paramset_find(const ParamSet *set, const char *name); /* NULL: not there */
 void paramset_zero_grads(ParamSet *set);

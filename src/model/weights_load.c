@@ -28,18 +28,18 @@ static Status check_alias(const HfTensor *t, const ShardTensor *found, const Sha
 }
 
 /* Elements of a folder's tensor, rounded to the destination's type; in pieces where that needs two steps. */
-static Status read_slice(Tensor to, const HfTensor *t, const ShardTensor *found, Arena *scratch)
+static Status read_slice(Tensor to, ParamSlice slice, const ShardTensor *found, Arena *scratch)
 {
     enum { PIECE = 1 << 16 };
     DType from = found->entry->dtype;
     if (to.dtype == DTYPE_F32 || to.dtype == DTYPE_F64 || to.dtype == from)
-        return shard_tensor_read(found, 0, t->count, to.dtype, tensor_at(to, t->offset));
+        return shard_tensor_read(found, slice.skip, slice.n, to.dtype, tensor_at(to, slice.at));
     ArenaMark mark = arena_mark(scratch);
     float *piece = ARENA_NEW(scratch, float, PIECE);
-    for (int64_t i = 0; i < t->count; i += PIECE) {
-        int64_t n = t->count - i < PIECE ? t->count - i : PIECE;
-        TRY(shard_tensor_read(found, i, n, DTYPE_F32, piece));
-        convert_array(tensor_at(to, t->offset + i), to.dtype, piece, DTYPE_F32, n);
+    for (int64_t i = 0; i < slice.n; i += PIECE) {
+        int64_t n = slice.n - i < PIECE ? slice.n - i : PIECE;
+        TRY(shard_tensor_read(found, slice.skip + i, n, DTYPE_F32, piece));
+        convert_array(tensor_at(to, slice.at + i), to.dtype, piece, DTYPE_F32, n);
     }
     arena_rewind(scratch, mark);
     return OK;
@@ -48,9 +48,11 @@ static Status read_slice(Tensor to, const HfTensor *t, const ShardTensor *found,
 static Status fill_slice(const Param *p, const HfTensor *t, const ShardTensor *found,
                          Arena *scratch)
 {
-    TRY(read_slice(p->value, t, found, scratch));
+    ParamSlice slice = param_slice(p, t->offset, t->count);
+    if (slice.n == 0) return OK;
+    TRY(read_slice(p->value, slice, found, scratch));
     if (tensor_is_null(p->master) || p->master.data == p->value.data) return OK;
-    return read_slice(p->master, t, found, scratch);
+    return read_slice(p->master, slice, found, scratch);
 }
 
 Status hf_load(const HfLayout *layout, const ShardIndex *index, ParamSet *set, Arena *scratch,
@@ -116,7 +118,9 @@ Status hf_load_moments(const HfLayout *layout, const ShardIndex *index, ParamSet
             if (!found || found->entry->n_elements != t->count)
                 return FAIL(ERR_FORMAT, "%s: tensor %s: %s", index->path, t->name,
                             found ? "of another size than the parameter" : "missing");
-            TRY(shard_tensor_read(found, 0, t->count, moment.dtype, tensor_at(moment, t->offset)));
+            ParamSlice s = param_slice(p, t->offset, t->count);
+            if (s.n)
+                TRY(shard_tensor_read(found, s.skip, s.n, moment.dtype, tensor_at(moment, s.at)));
         }
     }
     return OK;
@@ -136,7 +140,7 @@ void hf_init(const ModelConfig *config, ParamSet *set, uint64_t seed, Arena *scr
     ArenaMark mark = arena_mark(scratch);
     for (int i = 0; i < set->n; i++) {
         /* One parameter as a set of its own, so that the layout below has just its slices. */
-        Param own = *set->at[i], *one = &own;
+        Param *p = set->at[i], own = param_whole(p), *one = &own;
         if (own.tied_copy) {
             own.tied_copy = false;
             own.name = "model.embed_tokens.weight";
@@ -148,13 +152,14 @@ void hf_init(const ModelConfig *config, ParamSet *set, uint64_t seed, Arena *scr
         for (int k = 0; k < layout->n; k++) {
             const HfTensor *t = &layout->at[k];
             uint64_t key = rng_key(seed, t->name);
-            for (int64_t e = 0; e < t->count; e++) {
-                double x = own.init == PARAM_INIT_NORMAL
-                               ? config->init_range * rng_normal(key, (uint64_t)e)
-                           : own.init == PARAM_INIT_ONES ? 1
-                                                         : 0;
-                store(own.value, t->offset + e, x);
-                if (!tensor_is_null(own.master)) store(own.master, t->offset + e, x);
+            ParamSlice slice = param_slice(p, t->offset, t->count);
+            for (int64_t e = 0; e < slice.n; e++) {
+                double x = p->init == PARAM_INIT_NORMAL
+                               ? config->init_range * rng_normal(key, (uint64_t)(slice.skip + e))
+                           : p->init == PARAM_INIT_ONES ? 1
+                                                        : 0;
+                store(p->value, slice.at + e, x);
+                if (!tensor_is_null(p->master)) store(p->master, slice.at + e, x);
             }
         }
         arena_rewind(scratch, mark);

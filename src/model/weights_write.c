@@ -85,7 +85,8 @@ static Status write_own(SafetensorsWriter *writer, const Plan *plan, int file,
         if (!p) continue;
         Tensor data = param_tensor(p, how->what);
         if (tensor_is_null(data)) return FAIL(ERR_FORMAT, "tensor %s: nothing to write", t->name);
-        TRY(safetensors_write_f32(writer, t->name, 0, t->count, tensor_at(data, t->offset)));
+        ParamSlice s = param_slice(p, t->offset, t->count);
+        if (s.n) TRY(safetensors_write_f32(writer, t->name, s.skip, s.n, tensor_at(data, s.at)));
     }
     return OK;
 }

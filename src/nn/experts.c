@@ -4,13 +4,15 @@
 void experts_declare(Experts *m, ParamSet *set, int layer, int64_t n_experts, int64_t hidden,
                      int64_t ffn)
 {
-    *m = (Experts){.n_experts = n_experts, .hidden = hidden, .ffn = ffn};
-    m->gate_up_eod = paramset_declare(
+    *m = (Experts){.hidden = hidden, .ffn = ffn};
+    m->gate_up_eod = paramset_declare_experts(
         set, text_format(set->arena, "model.layers.%d.mlp.experts.gate_up_proj", layer),
-        PARAM_INIT_NORMAL, 3, (const int64_t[]){n_experts, 2 * ffn, hidden});
-    m->down_edf = paramset_declare(
+        (const int64_t[]){n_experts, 2 * ffn, hidden});
+    m->down_edf = paramset_declare_experts(
         set, text_format(set->arena, "model.layers.%d.mlp.experts.down_proj", layer),
-        PARAM_INIT_NORMAL, 3, (const int64_t[]){n_experts, hidden, ffn});
+        (const int64_t[]){n_experts, hidden, ffn});
+    m->first = m->down_edf->first_row;
+    m->n_experts = m->down_edf->value.dim[0];
 }
 
 static void product(const Experts *m, Run *run, const Dispatch *d, GroupedKind kind, Tensor c,

@@ -1,6 +1,7 @@
 #pragma once
 /**
- * E SwiGLU networks, each on its own rows (rows sorted by expert, see dispatch.h).
+ * E SwiGLU networks, each on its own rows (rows sorted by expert, see dispatch.h). E are those of this rank: with the
+ * model's experts shared out (ParamSet.ep_size) a run of them, from `first` on.
  *
  *   h = x w_gate_up[e]^T;   a = silu(h_gate) * h_up;   y = a w_down[e]^T
  *
@@ -12,7 +13,7 @@
 
 typedef struct Experts {
     Param *gate_up_eod, *down_edf;
-    int64_t n_experts, hidden, ffn; /* E, D, F */
+    int64_t first, n_experts, hidden, ffn; /* the first one's number in the model, E, D, F */
 } Experts;
 
 typedef struct ExpertsSaved {
@@ -21,7 +22,7 @@ typedef struct ExpertsSaved {
     Tensor dh_r2f; /* [R, 2F]; memory from the caller before backward_input, until W */
 } ExpertsSaved;
 
-/** Names "model.layers.LAYER.mlp.experts.gate_up_proj" and "….down_proj". */
+/** n_experts: of the model. Names "model.layers.LAYER.mlp.experts.gate_up_proj" and "….down_proj". */
 void experts_declare(Experts *m, ParamSet *set, int layer, int64_t n_experts, int64_t hidden,
                      int64_t ffn);
 void experts_forward(const Experts *m, ExpertsSaved *s, Run *run, const Dispatch *d, Tensor y_rd,

@@ -11,7 +11,7 @@ typedef enum { MATCH_NONE, MATCH_SOME, MATCH_ALL } Match;
 static Status match_param(Match *out, const char *pattern, const Param *p, const ModelConfig *model,
                           Arena *arena)
 {
-    Param own = *p, *one = &own;
+    Param own = param_whole(p), *one = &own;
     if (own.tied_copy) {
         own.tied_copy = false;
         own.name = "model.embed_tokens.weight";

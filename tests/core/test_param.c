@@ -113,6 +113,32 @@ static void param__layout_without_gradients(void **state)
     assert_true(tensor_is_null(b->master)); /* nothing is trained: no second copy */
 }
 
+/* Experts 4 and 5 of 6, [E, O, I] = [6, 5, 2]. */
+static void param__a_share_of_the_experts_is_rows_of_the_whole(void **state)
+{
+    ParamSet set;
+    paramset_init(&set, *state, DTYPE_F32, DTYPE_F32);
+    set.ep_rank = 2;
+    set.ep_size = 3;
+    Param *a = paramset_declare_experts(&set, "a", (int64_t[]){6, 5, 2});
+    Param *v = paramset_declare(&set, "v", PARAM_INIT_ONES, 1, (int64_t[]){7});
+    assert_true(a->is_expert && a->is_matrix && !v->is_expert);
+    assert_int_equal(a->value.dim[0], 2);
+    assert_int_equal(a->first_row, 4);
+    assert_int_equal(param_whole(a).value.dim[0], 6);
+    assert_int_equal(param_whole(v).value.dim[0], 7);
+    static const struct {
+        int64_t offset, count;
+        ParamSlice slice;
+    } rows[] = {{0, 60, {40, 20, 0}}, {40, 10, {0, 10, 0}}, {50, 10, {0, 10, 10}},
+                {45, 5, {0, 5, 5}},   {38, 4, {2, 2, 0}},   {20, 20, {0, 0, 0}}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ParamSlice got = param_slice(a, rows[i].offset, rows[i].count);
+        assert_memory_equal(&got, &rows[i].slice, sizeof got);
+    }
+    assert_int_equal(param_slice(v, 3, 4).at, 3);
+}
+
 static void param__layout_too_large_is_refused(void **state)
 {
     ParamSet set;
@@ -129,6 +155,7 @@ int main(void)
         ROW(param__declared_in_order_with_defaults),
         ROW(param__layout_gives_memory_of_its_own_to_each),
         ROW(param__layout_without_gradients),
+        ROW(param__a_share_of_the_experts_is_rows_of_the_whole),
         ROW(param__layout_too_large_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

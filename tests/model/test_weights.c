@@ -10,6 +10,7 @@
 /* A model of a folder, or a part of one, and what its folder holds. */
 typedef struct Loaded {
     ModelConfig *config;
+    int ep_rank, ep_size; /* whose share of the experts; size 0: all */
     ParamSet whole, set;
     ShardIndex *index;
     HfSource source;
@@ -21,6 +22,7 @@ static void declare(Loaded *m, Arena *arena, LayerRange range)
     ModelPart part;
     paramset_init(&m->whole, arena, DTYPE_F32, DTYPE_F32);
     paramset_init(&m->set, arena, DTYPE_F32, DTYPE_F32);
+    if (m->ep_size) m->set.ep_rank = m->ep_rank, m->set.ep_size = m->ep_size;
     model_declare_whole(&m->whole, m->config);
     model_part_declare(&part, &m->set, m->config, range, NULL, 0);
     model_link_tied(&m->set);
@@ -29,7 +31,6 @@ static void declare(Loaded *m, Arena *arena, LayerRange range)
 static Status load_range(Loaded *m, Arena *arena, const char *dir, LayerRange range, bool carry,
                          Log *log)
 {
-    *m = (Loaded){0};
     TRY(model_config_read(&m->config, dir, arena, NULL));
     if (range.n == 0) range = (LayerRange){0, m->config->n_layers, true, true};
     declare(m, arena, range);
@@ -46,6 +47,7 @@ static Status load_range(Loaded *m, Arena *arena, const char *dir, LayerRange ra
 
 static Status load(Loaded *m, Arena *arena, const char *dir, bool carry)
 {
+    *m = (Loaded){0};
     return load_range(m, arena, dir, (LayerRange){0}, carry, NULL);
 }
 
@@ -127,6 +129,7 @@ static void weights__parts_hold_slices_of_the_whole(void **state)
         {0, 1, true, false}, {1, 2, false, false}, {3, 1, false, true}};
     int n = 0;
     for (int r = 0; r < 3; r++) {
+        part = (Loaded){0};
         assert_ok(load_range(&part, &b->arena, dir, ranges[r], false, NULL));
         for (int i = 0; i < part.set.n; i++, n++) {
             const Param *p = part.set.at[i], *want = paramset_find(&whole.set, p->name);
@@ -140,6 +143,47 @@ static void weights__parts_hold_slices_of_the_whole(void **state)
                         paramset_find(&whole.set, "model.embed_tokens.weight")->value.data,
                         512 * 64 * 4);
     shard_index_close(&whole.index);
+}
+
+/* A rank of ep has consecutive experts of each layer and all else, whatever the folder's layout; moments too. */
+static void weights__shares_hold_their_experts_of_the_whole(void **state)
+{
+    Bench *b = *state;
+    for (int k = 0; k < 6; k++) {
+        int ep_size = k % 2 ? 4 : 2, how = k / 2; /* a tensor per expert, fused, random values */
+        Fixture what = {.kind = FIXTURE_MOE, .fused = how == 1};
+        const char *dir = fixture(b, text_format(&b->arena, "m%d", k), what);
+        Loaded whole;
+        assert_ok(load(&whole, &b->arena, dir, false));
+        if (how == 2) hf_init(whole.config, &whole.set, 7, &b->arena);
+        for (int r = 0; r < ep_size; r++) {
+            Loaded part = {.ep_rank = r, .ep_size = ep_size};
+            assert_ok(load_range(&part, &b->arena, dir, (LayerRange){0}, false, NULL));
+            if (how == 2) hf_init(part.config, &part.set, 7, &b->arena);
+            assert_int_equal(part.set.n, whole.set.n);
+            for (int i = 0; i < part.set.n; i++) {
+                Param *p = part.set.at[i], *want = whole.set.at[i];
+                assert_int_equal(p->is_expert, strstr(p->name, "mlp.experts.") != NULL);
+                assert_int_equal(p->is_expert, want->is_expert);
+                assert_int_equal(p->order, want->order);
+                assert_int_equal(p->value.dim[0] * (p->is_expert ? ep_size : 1),
+                                 want->value.dim[0]);
+                size_t n = tensor_bytes(p->value), skip = p->is_expert ? (size_t)r * n : 0;
+                assert_memory_equal(p->value.data, (char *)want->value.data + skip, n);
+                memset(p->value.data, 0, n);
+                p->moment[0] = p->value;
+            }
+            if (how < 2) {
+                assert_ok(hf_load_moments(part.layout, part.index, &part.set, PARAM_MOMENT_0));
+                const Param *p = paramset_find(&part.set, "model.layers.1.mlp.experts.down_proj"),
+                            *want = paramset_find(&whole.set, p->name);
+                size_t n = tensor_bytes(p->value);
+                assert_memory_equal(p->moment[0].data, (char *)want->value.data + (size_t)r * n, n);
+            }
+            shard_index_close(&part.index);
+        }
+        shard_index_close(&whole.index);
+    }
 }
 
 /* ---- random values ----------------------------------------------------------------------------------- */
@@ -315,7 +359,7 @@ static void weights__unlisted_tensors_are_used_with_one_warning(void **state)
     assert_int_equal(json_object_del(map, "model.layers.1.mlp.down_proj.weight"), 0);
     assert_ok(json_write_file(index, doc.root));
     json_doc_free(&doc);
-    Loaded m;
+    Loaded m = {0};
     Log log;
     const char *path = bench_path(b, "log.txt");
     assert_ok(log_open(&log, path, 0, false));
@@ -620,6 +664,7 @@ int main(void)
         BENCH_TEST(weights__layout_of_experts_one_by_one),
         BENCH_TEST(weights__fused_and_single_experts_load_the_same_values),
         BENCH_TEST(weights__parts_hold_slices_of_the_whole),
+        BENCH_TEST(weights__shares_hold_their_experts_of_the_whole),
         BENCH_TEST(weights__random_values_are_those_of_seed_name_and_index),
         BENCH_TEST(weights__refused_folders_name_tensor_and_file),
         BENCH_TEST(weights__unlisted_tensors_are_used_with_one_warning),
