@@ -31,6 +31,9 @@ static Status run(const void *args_, const World *world, Arena *arena)
         return FAIL(ERR_USAGE, "%s: too many lines (found %lld, expected at most 1000000)",
                     args->batch, (long long)plan.n_rows);
     TRY(setup_same_rows(&s, args->batch, rows, plan.n_rows));
+    Schedule *schedule;
+    TRY(setup_schedule(&schedule, &s, plan.n_rows / s.config.parallel.dp_size, "--set",
+                       "the lines of the batch / parallel.dp_size"));
     TRY(world_all_ok(world, world->rank == 0 ? dir_create(args->out) : OK));
     return launch_probe(world, &plan);
 }

@@ -98,10 +98,13 @@ static Status open_run(Setup *s)
 }
 
 /* Told again where stages are made; here, before the data has taken its time. */
-static Status check_model(const Setup *s)
+static Status check_model(Setup *s, const char *place)
 {
     const ParallelSection *p = &s->config.parallel;
-    int n_stages = p->pp_size * p->num_virtual_stages;
+    Schedule *schedule;
+    TRY(setup_schedule(&schedule, s, s->config.train.global_batch_size / p->dp_size, place,
+                       "train.global_batch_size / parallel.dp_size"));
+    int n_stages = schedule->n_stages;
     LayerRange *range = ARENA_NEW(s->arena, LayerRange, n_stages);
     TRY(partition_layers(range, n_stages, p->layer_split.at, s->model, 1, s->arena));
     ParamSet whole;
@@ -110,9 +113,9 @@ static Status check_model(const Setup *s)
     return optimizer_check_groups(&whole, s->model, &s->config.optimizer, s->arena);
 }
 
-static Status open_data(Setup *s, Dataset **train, Dataset **eval)
+static Status open_data(Setup *s, const char *place, Dataset **train, Dataset **eval)
 {
-    TRY(check_model(s));
+    TRY(check_model(s, place));
     if (s->config.train.steps == 0) return OK;
     TRY(setup_dataset(train, s, "data.train", &s->config.data.train, true));
     return s->config.data.eval.n ? setup_dataset(eval, s, "data.eval", &s->config.data.eval, false)
@@ -131,7 +134,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
                       .stop = &stop_asked,
                       .weights = s.config.model.init ? NULL : s.config.model.path};
     Status status = agree_on_checkpoint(&s, args, &plan);
-    if (status == OK) status = open_data(&s, &train, &eval);
+    if (status == OK) status = open_data(&s, args->config, &train, &eval);
     plan.model = s.model;
     plan.train = train;
     plan.eval = eval;

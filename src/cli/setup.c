@@ -69,6 +69,28 @@ Status setup_create(Setup *out, const char *file, const TextList *sets, const ch
     return setup_read_model(out, out->config.model.path);
 }
 
+Status setup_schedule(Schedule **out, Setup *s, int64_t n_mb, const char *place,
+                      const char *microbatches_are)
+{
+    const ParallelSection *parallel = &s->config.parallel;
+    Status st = engine_schedule(out, parallel, (int)n_mb, s->arena);
+    if (st == ERR_USAGE)
+        return FAIL(st, "%s: parallel.schedule: %s; microbatches are %s", place, status_message(),
+                    microbatches_are);
+    TRY(st);
+    if (parallel->layer_split.at && parallel->layer_split.n != (*out)->n_stages)
+        return FAIL(ERR_USAGE,
+                    "%s: parallel.layer_split: needs a count for each stage (found %d counts, "
+                    "expected %d of %s)",
+                    place, parallel->layer_split.n, (*out)->n_stages, parallel->schedule);
+    if (!(*out)->ascending)
+        log_warning(&s->log,
+                    "%s: microbatches are not in ascending order on every stage: results will not "
+                    "equal those of other schedules bit for bit",
+                    parallel->schedule);
+    return OK;
+}
+
 void setup_free(Setup *setup)
 {
     tokenizer_free(&setup->tokenizer);

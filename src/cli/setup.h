@@ -25,6 +25,14 @@ Status setup_configure(Setup *out, const char *file, const TextList *sets, const
 Status setup_read_model(Setup *setup, const char *dir) MUST_USE;
 void setup_free(Setup *setup);
 
+/**
+ * The configured schedule for n_mb microbatches ("microbatches are …" in messages, what they follow from), before anything
+ * else takes its time. Says once if results will not be those of other schedules. Errors: those of schedule_build, and a
+ * layer_split of another length.
+ */
+Status setup_schedule(Schedule **out, Setup *setup, int64_t n_mb, const char *place,
+                      const char *microbatches_are) MUST_USE;
+
 /** Launched: all processes have read the same rows (key names them in messages). Collective: over the processes. */
 Status setup_same_rows(const Setup *setup, const char *key, const Row *row, int64_t n) MUST_USE;
 Status setup_same_data(const Setup *setup, const char *key, const Dataset *data) MUST_USE;

@@ -68,8 +68,8 @@ void config_resolve(TrainConfig *config)
     ParallelSection *parallel = &config->parallel;
     TrainSection *train = &config->train;
     const ScheduleKind *kind = schedule_kind(parallel->schedule);
-    if (parallel->num_virtual_stages < 0)
-        parallel->num_virtual_stages = kind ? kind->n_virtual_default : 1;
+    if (parallel->num_virtual_stages < 0 && kind) /* a file says it itself */
+        parallel->num_virtual_stages = kind->n_virtual_default;
     if (train->steps < 0 && isnan(train->epochs)) train->epochs = 1;
     if (config->data.seed < 0) config->data.seed = train->seed;
     if (config->lr_schedule.lr_min > config->optimizer.lr)
@@ -87,8 +87,7 @@ static bool is_csv(const char *name)
 static Status check_schedule(const ParallelSection *parallel, const char *place)
 {
     const char *name = parallel->schedule;
-    if (is_csv(name) || !strcmp(name, "auto"))
-        return FAIL(ERR_UNSUPPORTED, "%s: parallel.schedule: %s is not available yet", place, name);
+    if (is_csv(name)) return OK; /* what contradicts it is found when it is read (schedule_build) */
     const ScheduleKind *kind = schedule_kind(name);
     if (!kind) {
         Status st = schedule_find(&kind, name);
@@ -103,19 +102,14 @@ static Status check_schedule(const ParallelSection *parallel, const char *place)
                     "%s: parallel.num_virtual_stages: does not fit parallel.schedule %s (found %d, "
                     "expected %d to %d)",
                     place, name, v, kind->n_virtual_min, kind->n_virtual_max);
-    /* The one an explicit number cannot ask for: a schedule whose own default needs several. */
-    if (v != 1)
-        return FAIL(ERR_UNSUPPORTED,
-                    "%s: parallel.schedule: %s with %d virtual stages is not available yet", place,
-                    name, v);
     return OK;
 }
 
 static Status check_layer_split(const ParallelSection *parallel, const char *place)
 {
     const IntList *split = &parallel->layer_split;
-    int n_stages = parallel->pp_size * parallel->num_virtual_stages;
-    if (split->at && split->n != n_stages)
+    int n_stages = parallel->pp_size * parallel->num_virtual_stages; /* below 0: a file says it */
+    if (split->at && n_stages > 0 && split->n != n_stages)
         return FAIL(ERR_USAGE,
                     "%s: parallel.layer_split: needs a count for each stage (found %d counts, "
                     "expected %d = pp_size %d * num_virtual_stages %d)",

@@ -10,14 +10,20 @@ int engine_threads(const TrainConfig *config, int n_cpus)
     return n_cpus < 1 ? 1 : n_cpus > 1024 ? 1024 : n_cpus;
 }
 
-static Status build_schedules(Engine *e, const EngineSetup *setup)
+Status engine_schedule(Schedule **out, const ParallelSection *p, int n_mb, Arena *arena)
 {
-    const ParallelSection *p = &setup->config->parallel;
     ScheduleRequest request = {.name = p->schedule,
                                .n_ranks = p->pp_size,
-                               .n_mb = setup->n_train ? setup->n_train : 1,
-                               .n_virtual = p->num_virtual_stages};
-    TRY(schedule_build(&e->schedule[PASS_TRAIN], &request, &e->arena));
+                               .n_mb = n_mb,
+                               .n_virtual = p->num_virtual_stages < 0 ? 0 : p->num_virtual_stages};
+    return schedule_build(out, &request, arena);
+}
+
+static Status build_schedules(Engine *e, const EngineSetup *setup)
+{
+    TRY(engine_schedule(&e->schedule[PASS_TRAIN], &setup->config->parallel, setup->n_train,
+                        &e->arena));
+    e->rank_of_stage = e->schedule[PASS_TRAIN]->rank_of_stage;
     e->n_stages = e->schedule[PASS_TRAIN]->n_stages;
     for (int i = 0; i < 2; i++)
         if (setup->n_forward[i])
@@ -56,19 +62,16 @@ static Status create_stages(Engine *e, const EngineSetup *setup)
     }
     const LossSection *loss = &setup->config->loss;
     int64_t chunk = loss->mode == LOSS_FULL ? 0 : loss->chunk_size;
-    const int *rank_of_stage = NULL;
-    for (int pass = 0; pass < PASS_COUNT && !rank_of_stage; pass++)
-        if (e->schedule[pass]) rank_of_stage = e->schedule[pass]->rank_of_stage;
     ModelPart *parts;
     TRY(arena_alloc(&e->arena, &parts, (size_t)e->n_stages, sizeof *parts));
     for (int s = 0; s < e->n_stages; s++)
-        if (rank_of_stage[s] == rank)
+        if (e->rank_of_stage[s] == rank)
             model_part_declare(&parts[s], &e->set, e->model, e->range[s], &e->rope, chunk);
     model_link_tied(&e->set);
     TRY(optimizer_apply_groups(&e->set, &e->whole, e->model, &setup->config->optimizer, &e->arena));
     TRY(paramset_layout(&e->set, setup->n_train > 0));
     for (int s = 0; s < e->n_stages; s++) {
-        if (rank_of_stage[s] != rank) continue;
+        if (e->rank_of_stage[s] != rank) continue;
         TRY(stage_create(&e->stage[s], e->model, &parts[s], &slots, &e->be, e->dtype, &e->arena));
         e->refs[s] = (StageRef){&stage_ops, e->stage[s]};
     }
@@ -259,7 +262,7 @@ static void add_tied_grads(Engine *e)
     Param *head = paramset_find(&e->set, "lm_head.weight");
     Param *own = head ? head : paramset_find(&e->set, "model.embed_tokens.weight");
     Comm *pp = e->mesh->axis[AXIS_PP];
-    int other = head ? 0 : pp->size - 1;
+    int other = e->rank_of_stage[head ? 0 : e->n_stages - 1];
     enum { TAG = 7 };
     CommRequest receive = pp->irecv(pp, e->tied_grad.data, tensor_bytes(e->tied_grad), other, TAG);
     CommRequest send = pp->isend(pp, own->grad.data, tensor_bytes(own->grad), other, TAG);

@@ -35,7 +35,8 @@ typedef struct Engine {
     Backend be;
     DType dtype;
     int n_stages;
-    LayerRange *range; /* [n_stages] */
+    const int *rank_of_stage; /* [n_stages] */
+    LayerRange *range;        /* [n_stages] */
     Schedule *schedule[PASS_COUNT];
     Pipeline *pipeline[PASS_COUNT];
     Stage **stage;  /* [n_stages] NULL: another rank's */
@@ -60,6 +61,13 @@ Status engine_set_side_files(Engine *engine, const char *dir) MUST_USE;
 
 /** Let this rank's pipelines tell times by the clock of rank 0 (clocks of machines drift). Collective over pp. */
 Status engine_align_clocks(Engine *engine) MUST_USE;
+
+/**
+ * The schedule of a step of n_mb microbatches that the configuration asks for; n_mb 0: of as many as it likes, for its stages
+ * alone. Errors: those of schedule_build.
+ */
+Status engine_schedule(Schedule **out, const ParallelSection *parallel, int n_mb,
+                       Arena *arena) MUST_USE;
 
 /** Threads per rank: the configured number, or the rank's share of its machine's processors. */
 int engine_threads(const TrainConfig *config, int n_cpus);

@@ -294,15 +294,14 @@ static Status describe(Trainer *t)
 
 static EngineSetup engine_setup(const TrainPlan *plan)
 {
-    EngineSetup setup = {.config = plan->config,
-                         .model = plan->model,
-                         .weights = plan->weights,
-                         .max_positions = 1,
-                         .row_tokens = 1,
-                         .n_train = 1};
+    EngineSetup setup = {
+        .config = plan->config,
+        .model = plan->model,
+        .weights = plan->weights,
+        .max_positions = 1,
+        .row_tokens = 1,
+        .n_train = (int)(plan->config->train.global_batch_size / plan->config->parallel.dp_size)};
     if (plan->train) {
-        setup.n_train =
-            (int)(plan->config->train.global_batch_size / plan->config->parallel.dp_size);
         setup.max_positions = dataset_longest(plan->train);
         setup.row_tokens = dataset_n_tokens(plan->train) / dataset_n_rows(plan->train);
     }

@@ -22,8 +22,9 @@ enum { EQUALITY_STEPS = 5, EQUALITY_GRID = 4 * 2 * 3 * 2 };
 
 /* What the balanced split would not do: the model has four layers. */
 static const Layout equality_splits[] = {
-    {2, "1f1b", 0.5, 1, "[1,3]"},    {2, "gpipe", 1, 2, "[3,1]"},  {3, "1f1b", 0, 1, "[1,2,1]"},
-    {3, "gpipe", 0.5, 2, "[2,1,1]"}, {3, "1f1b", 1, 1, "[1,1,2]"}, {2, "1f1b", 0, 2, "[2,2]"},
+    {2, "1f1b", 0.5, 1, "[1,3]", 0}, {2, "gpipe", 1, 2, "[3,1]", 0},
+    {3, "1f1b", 0, 1, "[1,2,1]", 0}, {3, "gpipe", 0.5, 2, "[2,1,1]", 0},
+    {3, "1f1b", 1, 1, "[1,1,2]", 0}, {2, "1f1b", 0, 2, "[2,2]", 0},
 };
 
 /** Layout i of the grid pp 1, 2, 3, 4 (slowest) x schedule x recompute x threads. */
@@ -31,7 +32,7 @@ static inline Layout equality_layout(int i)
 {
     static const char *const schedules[] = {"gpipe", "1f1b"};
     static const double recompute[] = {0, 0.5, 1};
-    return (Layout){i / 12 + 1, schedules[i / 6 % 2], recompute[i / 2 % 3], i % 2 + 1, NULL};
+    return (Layout){i / 12 + 1, schedules[i / 6 % 2], recompute[i / 2 % 3], i % 2 + 1, NULL, 0};
 }
 
 /*
@@ -68,9 +69,9 @@ static inline void equality_losses(Arguments *args, int n_mb)
     add_set(args, "loss.chunk_size=16");
 }
 
-/** Probe and run of one layout into folder/NAME-probe and folder/NAME-run. */
-static inline bool equality_produce(const char *folder, const char *name, int n_mb,
-                                    const Layout *layout)
+/** Probe of one layout into folder/NAME-probe. */
+static inline bool equality_probe(const char *folder, const char *name, int n_mb,
+                                  const Layout *layout)
 {
     Arguments args = {0};
     arguments_add(&args, "%s/model", folder);
@@ -81,7 +82,15 @@ static inline bool equality_produce(const char *folder, const char *name, int n_
     arguments_add(&args, "--grads");
     equality_losses(&args, n_mb);
     add_layout(&args, layout);
-    if (!command_runs(&command_probe, &args)) return false;
+    return command_runs(&command_probe, &args);
+}
+
+/** Probe and run of one layout into folder/NAME-probe and folder/NAME-run. */
+static inline bool equality_produce(const char *folder, const char *name, int n_mb,
+                                    const Layout *layout)
+{
+    if (!equality_probe(folder, name, n_mb, layout)) return false;
+    Arguments args = {0};
     arguments_add(&args, "%s/config.yaml", folder);
     add_set(&args, "train.output=%s/%s-run", folder, name);
     add_set(&args, "train.global_batch_size=%d", n_mb);
@@ -90,8 +99,7 @@ static inline bool equality_produce(const char *folder, const char *name, int n_
     return command_runs(&command_train, &args);
 }
 
-/** Both sets of files are the same; prints which is not. */
-static inline bool equality_compare(const char *folder, const char *name, const char *want)
+static inline bool equality_compare_probes(const char *folder, const char *name, const char *want)
 {
     char own[512], other[512];
     snprintf(own, sizeof own, "%s/%s-probe", folder, name);
@@ -102,8 +110,16 @@ static inline bool equality_compare(const char *folder, const char *name, const 
         file_show(path_in(own, "losses.json"));
         file_show(path_in(other, "losses.json"));
     }
-    ok = same_safetensors(path_in(own, "grads.safetensors"), path_in(other, "grads.safetensors")) &&
-         ok;
+    return same_safetensors(path_in(own, "grads.safetensors"),
+                            path_in(other, "grads.safetensors")) &&
+           ok;
+}
+
+/** Both sets of files are the same; prints which is not. */
+static inline bool equality_compare(const char *folder, const char *name, const char *want)
+{
+    char own[512], other[512];
+    bool ok = equality_compare_probes(folder, name, want);
     snprintf(own, sizeof own, "%s/%s-run", folder, name);
     snprintf(other, sizeof other, "%s/%s-run", folder, want);
     return same_run(own, other, EQUALITY_STEPS) && ok;
@@ -139,7 +155,7 @@ static inline void equality_remove(const char *folder, const char *name)
 static inline int equality_check(const char *folder, const char *model, int n_mb,
                                  const Layout *layouts, int n)
 {
-    static const Layout plain = {1, "1f1b", 0, 1, NULL};
+    static const Layout plain = {1, "1f1b", 0, 1, NULL, 0};
     int failed = 0;
     if (!equality_produce(folder, "plain", n_mb, &plain)) return 1;
     for (int i = 0; i < n; i++) {

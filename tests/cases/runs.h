@@ -175,6 +175,7 @@ typedef struct Layout {
     double recompute;
     int threads;
     const char *split; /* NULL: balanced */
+    int n_virtual;     /* 0: what the schedule needs */
 } Layout;
 
 static inline void add_layout(Arguments *args, const Layout *layout)
@@ -192,12 +193,16 @@ static inline void add_layout(Arguments *args, const Layout *layout)
         arguments_add(args, "%s", set);
         arguments_add(args, "parallel.layer_split=%s", layout->split);
     }
+    if (layout->n_virtual) {
+        arguments_add(args, "%s", set);
+        arguments_add(args, "parallel.num_virtual_stages=%d", layout->n_virtual);
+    }
 }
 
 static inline void print_layout(const char *what, const Layout *layout)
 {
-    fprintf(stderr, "  %s: pp %d %s, recompute %g, %d threads, split %s\n", what, layout->pp,
-            layout->schedule, layout->recompute, layout->threads,
+    fprintf(stderr, "  %s: pp %d %s, %d virtual stages, recompute %g, %d threads, split %s\n", what,
+            layout->pp, layout->schedule, layout->n_virtual, layout->recompute, layout->threads,
             layout->split ? layout->split : "balanced");
 }
 

@@ -96,8 +96,8 @@ static void allocation__a_step_takes_no_memory_from_the_system(void **state)
         skip();
     }
     static const Layout layouts[] = {
-        {1, "1f1b", 0, 1, NULL}, {1, "1f1b", 0.5, 2, NULL}, {2, "gpipe", 0, 1, NULL},
-        {3, "1f1b", 1, 2, NULL}, {4, "1f1b", 0, 1, NULL},
+        {1, "1f1b", 0, 1, NULL, 0}, {1, "1f1b", 0.5, 2, NULL, 0}, {2, "gpipe", 0, 1, NULL, 0},
+        {3, "1f1b", 1, 2, NULL, 0}, {4, "1f1b", 0, 1, NULL, 0},
     };
     static const struct {
         FixtureKind kind;

@@ -739,9 +739,6 @@ static void bad_input__what_is_not_built_says_so(void **state)
         {"checkpoint", "async", "true"},
         {"log", "trackers", "tensorboard"},
     };
-    static const char *const schedules[] = {"interleaved", "looped_bfs", "zb_h1",  "zb_h2",
-                                            "zb1p",        "zbv",        "vhalf",  "vmin",
-                                            "dualpipev",   "auto",       "own.csv"};
     char *folder = make_folder(&(Fixture){.kind = FIXTURE_MOE});
     int failed = 0, asked = 0;
     for (size_t i = 0; i < COUNT(rows); i++) {
@@ -750,22 +747,6 @@ static void bad_input__what_is_not_built_says_so(void **state)
         snprintf(key, sizeof key, "%s.%s", rows[i][0], rows[i][1]);
         snprintf(set, sizeof set, "%s=%s", key, rows[i][2]);
         failed += !train_refuses(folder, 2, set, WORDS(rows[i][1], "not available yet"));
-        asked++;
-    }
-    for (size_t i = 0; i < COUNT(schedules); i++) {
-        Arguments args = {0};
-        arguments_add(&args, "schedule");
-        arguments_add(&args, "--schedule=%s", schedules[i]);
-        arguments_add(&args, "--pp=2");
-        arguments_add(&args, "--microbatches=8");
-        bool built =
-            !strstr(schedules[i], ".csv") && program_run(SW_PROGRAM, &args, folder, 120) == 0;
-        arguments_free(&args);
-        if (built) continue;
-        char set[128];
-        snprintf(set, sizeof set, "parallel.schedule=%s", schedules[i]);
-        failed += !train_refuses(folder, 2, set,
-                                 WORDS("parallel.schedule", schedules[i], "not available yet"));
         asked++;
     }
     printf("  %d values that are not available yet\n", asked);

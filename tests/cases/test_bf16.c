@@ -273,11 +273,11 @@ static void bf16__a_run_is_the_same_on_every_layout(void **state)
         FixtureKind kind;
         const char *form;
     } models[] = {{FIXTURE_MOE, "hf"}, {FIXTURE_TIED, "per_layer"}, {FIXTURE_DENSE_FIRST, "hf"}};
-    static const Layout layouts[] = {{1, "1f1b", 0, 1, NULL},
-                                     {1, "gpipe", 1, 2, NULL},
-                                     {2, "1f1b", 0, 2, "[1,3]"},
-                                     {3, "gpipe", 0.5, 1, NULL},
-                                     {4, "1f1b", 0.5, 1, NULL}};
+    static const Layout layouts[] = {{1, "1f1b", 0, 1, NULL, 0},
+                                     {1, "gpipe", 1, 2, NULL, 0},
+                                     {2, "1f1b", 0, 2, "[1,3]", 0},
+                                     {3, "gpipe", 0.5, 1, NULL, 0},
+                                     {4, "1f1b", 0.5, 1, NULL, 0}};
     int failed = 0;
     for (size_t m = 0; m < COUNT(models); m++) {
         char *folder = make_folder(models[m].kind);

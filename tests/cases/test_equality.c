@@ -43,7 +43,7 @@ static void equality__holds_with_other_optimizers_and_losses(void **state)
         {"optimizer.decay_1d=false", "optimizer.weight_decay=0.5", "loss.mode=full", NULL},
     };
     static const Layout layouts[] = {
-        {1, "1f1b", 0, 1, NULL}, {2, "gpipe", 0.5, 1, NULL}, {4, "1f1b", 1, 2, NULL}};
+        {1, "1f1b", 0, 1, NULL, 0}, {2, "gpipe", 0.5, 1, NULL, 0}, {4, "1f1b", 1, 2, NULL, 0}};
     char *folder = equality_folder(&(Fixture){.kind = FIXTURE_TIED});
     int failed = 0;
     for (size_t v = 0; v < COUNT(variants); v++)
@@ -64,11 +64,51 @@ static void equality__holds_with_other_optimizers_and_losses(void **state)
     assert_int_equal(failed, 0);
 }
 
+/* Which ranks hold which stages of an 8-layer model, and in which order they work, leaves no trace. */
+static void equality__holds_for_all_schedules(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *schedule;
+        int v_min, v_max, m_per_p;
+    } kinds[] = {{"gpipe", 1, 1, 0},      {"1f1b", 1, 1, 0},     {"interleaved", 1, 8, 0},
+                 {"looped_bfs", 1, 8, 0}, {"zb_h1", 1, 1, 0},    {"zb_h2", 1, 1, 0},
+                 {"zb1p", 1, 8, 0},       {"zbv", 2, 2, 0},      {"vhalf", 2, 2, 0},
+                 {"vmin", 2, 2, 0},       {"dualpipev", 2, 2, 2}};
+    static const int microbatches[] = {1, 2, 5, 8};
+    static const Layout plain = {1, "1f1b", 0, 1, NULL, 0};
+    char *folder = equality_folder(&(Fixture){.kind = FIXTURE_MOE, .n_layers = 8, .tied = true});
+    int failed = 0, n_probes = 0;
+    for (size_t k = 0; k < COUNT(microbatches); k++) {
+        int m = microbatches[k];
+        equality_write_rows(path_in(folder, "batch-%d.jsonl", m), m);
+        if (!equality_probe(folder, "plain", m, &plain)) fail_msg("no plain run");
+        for (size_t s = 0; s < COUNT(kinds); s++)
+            for (int pp = 1; pp <= 4; pp *= 2)
+                for (int v = kinds[s].v_min; v <= kinds[s].v_max && pp * v <= 8; v *= 2) {
+                    if (m < kinds[s].m_per_p * pp) continue;
+                    Layout layout = {
+                        pp, kinds[s].schedule, n_probes % 3 * 0.5, 1 + n_probes % 2, NULL, v};
+                    bool ok = equality_probe(folder, "other", m, &layout) &&
+                              equality_compare_probes(folder, "other", "plain");
+                    if (!ok) {
+                        fprintf(stderr, "  %d microbatches of ", m);
+                        print_layout("8 layers", &layout);
+                    }
+                    failed += !ok;
+                    n_probes++;
+                }
+    }
+    printf("  %d probes\n", n_probes);
+    folder_remove(folder);
+    assert_int_equal(failed, 0);
+}
+
 /* A comparison that sees nothing would let everything pass. */
 static void equality__one_bit_is_seen(void **state)
 {
     (void)state;
-    static const Layout plain = {2, "1f1b", 0, 1, NULL};
+    static const Layout plain = {2, "1f1b", 0, 1, NULL, 0};
     char *folder = equality_folder(&(Fixture){.kind = FIXTURE_MOE});
     assert_true(equality_produce(folder, "a", 2, &plain));
     assert_true(equality_produce(folder, "b", 2, &plain));
@@ -112,6 +152,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equality__one_bit_is_seen),
         cmocka_unit_test(equality__holds_over_a_spread_of_layouts),
+        cmocka_unit_test(equality__holds_for_all_schedules),
         cmocka_unit_test(equality__holds_with_other_optimizers_and_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

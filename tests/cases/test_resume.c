@@ -74,18 +74,18 @@ static void resume__equals_the_uninterrupted_run(void **state)
         Layout before, after;
         // clang-format off
     } rows[] = {
-        {"moe", {.kind = FIXTURE_MOE}, NULL, {2, "1f1b", 0, 1, NULL}, {1, "1f1b", 0, 1, NULL}},
-        {"moe", {.kind = FIXTURE_MOE}, NULL, {1, "gpipe", 1, 2, NULL}, {4, "1f1b", 0, 1, NULL}},
-        {"moe", {.kind = FIXTURE_MOE}, NULL, {3, "1f1b", 0.5, 1, NULL}, {2, "gpipe", 0, 2, "[1,3]"}},
-        {"tied", {.kind = FIXTURE_TIED}, NULL, {1, "1f1b", 0, 1, NULL}, {3, "1f1b", 1, 1, NULL}},
-        {"tied", {.kind = FIXTURE_TIED}, NULL, {4, "gpipe", 0, 1, NULL}, {1, "1f1b", 0.5, 2, NULL}},
-        {"dense first", {.kind = FIXTURE_DENSE_FIRST}, NULL, {2, "1f1b", 0, 1, NULL}, {3, "gpipe", 0, 1, NULL}},
-        {"fused", {.kind = FIXTURE_MOE, .fused = true}, NULL, {2, "1f1b", 0, 1, NULL}, {4, "1f1b", 0, 1, NULL}},
-        {"bf16 source", {.kind = FIXTURE_MOE, .dtype = FIXTURE_BF16}, NULL, {1, "1f1b", 0, 1, NULL}, {2, "1f1b", 0, 1, NULL}},
-        {"bf16", {.kind = FIXTURE_TIED}, "model.dtype=bf16", {3, "1f1b", 0, 1, NULL}, {1, "gpipe", 1, 2, NULL}},
-        {"sgd", {.kind = FIXTURE_MOE}, "optimizer.type=sgd", {2, "1f1b", 0, 1, NULL}, {1, "1f1b", 0, 1, NULL}},
-        {"frozen", {.kind = FIXTURE_TIED}, "optimizer.groups=[{match: '*experts*', trainable: false}]", {2, "1f1b", 0, 1, NULL}, {3, "1f1b", 0, 1, NULL}},
-        {"random", {.kind = FIXTURE_MOE}, "model.init=true", {2, "1f1b", 0, 1, NULL}, {1, "1f1b", 0, 1, NULL}},
+        {"moe", {.kind = FIXTURE_MOE}, NULL, {2, "1f1b", 0, 1, NULL, 0}, {1, "1f1b", 0, 1, NULL, 0}},
+        {"moe", {.kind = FIXTURE_MOE}, NULL, {1, "gpipe", 1, 2, NULL, 0}, {4, "1f1b", 0, 1, NULL, 0}},
+        {"moe", {.kind = FIXTURE_MOE}, NULL, {3, "1f1b", 0.5, 1, NULL, 0}, {2, "gpipe", 0, 2, "[1,3]", 0}},
+        {"tied", {.kind = FIXTURE_TIED}, NULL, {1, "1f1b", 0, 1, NULL, 0}, {3, "1f1b", 1, 1, NULL, 0}},
+        {"tied", {.kind = FIXTURE_TIED}, NULL, {4, "gpipe", 0, 1, NULL, 0}, {1, "1f1b", 0.5, 2, NULL, 0}},
+        {"dense first", {.kind = FIXTURE_DENSE_FIRST}, NULL, {2, "1f1b", 0, 1, NULL, 0}, {3, "gpipe", 0, 1, NULL, 0}},
+        {"fused", {.kind = FIXTURE_MOE, .fused = true}, NULL, {2, "1f1b", 0, 1, NULL, 0}, {4, "1f1b", 0, 1, NULL, 0}},
+        {"bf16 source", {.kind = FIXTURE_MOE, .dtype = FIXTURE_BF16}, NULL, {1, "1f1b", 0, 1, NULL, 0}, {2, "1f1b", 0, 1, NULL, 0}},
+        {"bf16", {.kind = FIXTURE_TIED}, "model.dtype=bf16", {3, "1f1b", 0, 1, NULL, 0}, {1, "gpipe", 1, 2, NULL, 0}},
+        {"sgd", {.kind = FIXTURE_MOE}, "optimizer.type=sgd", {2, "1f1b", 0, 1, NULL, 0}, {1, "1f1b", 0, 1, NULL, 0}},
+        {"frozen", {.kind = FIXTURE_TIED}, "optimizer.groups=[{match: '*experts*', trainable: false}]", {2, "1f1b", 0, 1, NULL, 0}, {3, "1f1b", 0, 1, NULL, 0}},
+        {"random", {.kind = FIXTURE_MOE}, "model.init=true", {2, "1f1b", 0, 1, NULL, 0}, {1, "1f1b", 0, 1, NULL, 0}},
     };
     // clang-format on
     int failed = 0;
@@ -252,7 +252,7 @@ static void resume__after_a_signal_equals_the_uninterrupted_run(void **state)
         snprintf(run, sizeof run, "run%d", i);
         snprintf(whole, sizeof whole, "whole%d", i);
         add_program_run(&args, folder, run, 1000000);
-        add_layout(&args, &(Layout){2, "1f1b", 0, 1, NULL});
+        add_layout(&args, &(Layout){2, "1f1b", 0, 1, NULL, 0});
         pid_t child = start_program(&args, folder);
         wait_for_steps(path_in(folder, "%s/metrics.jsonl", run), 3);
         kill(child, signals[i]);
@@ -285,7 +285,7 @@ static void resume__after_kills_equals_the_uninterrupted_run(void **state)
     for (int i = 0; i < 6; i++) {
         add_program_run(&args, folder, "run", 1000000);
         add_set(&args, "checkpoint.interval=1");
-        add_layout(&args, &(Layout){i % 3 + 1, "1f1b", 0, 1, NULL});
+        add_layout(&args, &(Layout){i % 3 + 1, "1f1b", 0, 1, NULL, 0});
         if (i) arguments_add(&args, "--resume");
         pid_t child = start_program(&args, folder);
         wait_for_steps(path_in(folder, "run/metrics.jsonl"), i ? 1 : 2);
@@ -468,7 +468,7 @@ static void resume__refuses_a_damaged_checkpoint(void **state)
         Arguments args = {0};
         add_run(&args, folder, "bad", 6);
         arguments_add(&args, "--resume");
-        add_layout(&args, &(Layout){2, "1f1b", 0, 1, NULL});
+        add_layout(&args, &(Layout){2, "1f1b", 0, 1, NULL, 0});
         bool ok = refuses(&args, WORDS(rows[i].named ? rows[i].named : path));
         char *after = read_text(path_in(folder, "bad/metrics.jsonl"), NULL);
         ok = ok && strcmp(before, after) == 0;

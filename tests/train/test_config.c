@@ -236,9 +236,6 @@ static const struct {
     {"model.chat_template=deepseek_v3", ERR_UNSUPPORTED, {"deepseek_v3 is not available yet"}},
     {"model.chat_template=gpt_oss", ERR_UNSUPPORTED, {"gpt_oss is not available yet"}},
     {"parallel.schedule=auto", ERR_UNSUPPORTED, {"parallel.schedule", "auto is not available yet"}},
-    {"parallel.schedule=x/y.csv", ERR_UNSUPPORTED, {"x/y.csv is not available yet"}},
-    {"parallel.schedule=interleaved", ERR_UNSUPPORTED, {"interleaved", "not available yet"}},
-    {"parallel.num_virtual_stages=2", ERR_UNSUPPORTED, {"num_virtual_stages: 2 is not available"}},
     {"parallel.activation_limit=5GB", ERR_UNSUPPORTED, {"5000000000 is not available yet"}},
     {"parallel.dp_size=2", ERR_UNSUPPORTED, {"parallel.dp_size: 2 is not available yet"}},
     {"parallel.ep_size=2", ERR_UNSUPPORTED, {"parallel.ep_size: 2 is not available yet"}},
@@ -255,6 +252,8 @@ static const struct {
     /* wrong */
     {"parallel.pp_size=0", ERR_USAGE, {"parallel.pp_size", "found 0", "from 1"}},
     {"parallel.schedule=1f1", ERR_USAGE, {"parallel.schedule", "1f1", "1f1b"}},
+    {"parallel.num_virtual_stages=2", ERR_USAGE, {"num_virtual_stages", "1f1b", "found 2"}},
+    {"parallel.num_virtual_stages=65", ERR_USAGE, {"num_virtual_stages", "found 65"}},
     {"parallel.layer_split=[1, 0]", ERR_USAGE, {"parallel.layer_split[1]", "found 0"}},
     {"parallel.layer_split=[1, 2]", ERR_USAGE, {"parallel.layer_split", "2 counts", "pp_size 1"}},
     {"data.train=[{path: a, ratio: 0}]", ERR_USAGE, {"data.train[0].ratio", "found 0"}},
@@ -310,6 +309,22 @@ static void config__accepts_the_named_available_values(void **state)
         TrainConfig config;
         if (config_load(&config, NULL, &sets[i], 1, *state) != OK)
             fail_msg("%s: %s", sets[i], status_message());
+    }
+}
+
+static void config__virtual_stages_follow_the_schedule(void **state)
+{
+    static const struct {
+        const char *schedule;
+        int n_virtual; /* -1: a file says it */
+    } rows[] = {{"1f1b", 1}, {"looped_bfs", 1}, {"zb_h2", 1},     {"interleaved", 2}, {"zb1p", 2},
+                {"zbv", 2},  {"vhalf", 2},      {"dualpipev", 2}, {"x/y.csv", -1}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        TrainConfig config;
+        char text[80];
+        snprintf(text, sizeof text, "parallel: {schedule: %s}", rows[i].schedule);
+        assert_int_equal(parse(&config, text, *state), OK);
+        assert_int_equal(config.parallel.num_virtual_stages, rows[i].n_virtual);
     }
 }
 
@@ -489,6 +504,7 @@ int main(void)
         cmocka_unit_test(config__values_arrive_in_their_fields),
         cmocka_unit_test(config__refuses_naming_key_found_and_expected),
         cmocka_unit_test(config__accepts_the_named_available_values),
+        cmocka_unit_test(config__virtual_stages_follow_the_schedule),
         cmocka_unit_test(config__steps_and_epochs_exclude_each_other),
         cmocka_unit_test(config__sets_win_over_the_file_and_the_last_wins),
         cmocka_unit_test(config__a_run_needs_an_output_and_data),
