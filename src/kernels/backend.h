@@ -133,13 +133,16 @@ typedef struct SwiGluBackwardArgs {
     Tensor dh_n2f, dweight_n, da_nf, h_n2f, a_nf, weight_n;
 } SwiGluBackwardArgs;
 
-/** y_nd[n] = x_td[index_n[n]], times scale_n[n] if given (f32+). Embedding lookup, dispatch. */
+/** y_nd[n] = x_td[index_n[n]], zeros if the index is negative, times scale_n[n] if given (f32+). Embedding lookup, dispatch. */
 typedef struct GatherRowsArgs {
     Tensor y_nd, x_td, scale_n;
     const int32_t *index_n;
 } GatherRowsArgs;
 
-/** y_td = beta y + sum_k weight_tk[t,k] x_rd[row_tk[t,k]] in ascending k, in f32+, rounded once; weight null: 1. Combine. */
+/**
+ * y_td = beta y + sum_k weight_tk[t,k] x_rd[row_tk[t,k]] in ascending k without the negative rows, in f32+, rounded once; weight
+ * null: 1. y and x may differ in dtype. Combine.
+ */
 typedef struct CombineRowsArgs {
     Tensor y_td, x_rd, weight_tk;
     const int32_t *row_tk;

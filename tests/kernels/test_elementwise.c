@@ -123,7 +123,8 @@ static Outputs run_rows(const Backend *be, DType dtype, const void *one_case, Ar
     int64_t rows = c->rows, cols = c->cols;
     Tensor x = random_tensor(arena, dtype, rows, cols, "x");
     int32_t *index = ARENA_NEW(arena, int32_t, rows * SLOTS);
-    for (int64_t i = 0; i < rows * SLOTS; i++) index[i] = (int32_t)(i * 5 % rows);
+    for (int64_t i = 0; i < rows * SLOTS; i++) /* some point nowhere, all of a row too */
+        index[i] = i % 7 == 3 || i / SLOTS % 4 == 2 ? -1 : (int32_t)(i * 5 % rows);
     Tensor weight = random_tensor(arena, DTYPE_F32, rows, SLOTS, "weight");
     bool weighted = rows % 2, adds = cols % 2;
     Tensor gathered = arena_tensor2(arena, dtype, rows * SLOTS, cols);
@@ -139,12 +140,21 @@ static Outputs run_rows(const Backend *be, DType dtype, const void *one_case, Ar
                                             .row_tk = index,
                                             .n_slots = SLOTS,
                                             .beta = adds});
+    /* A sum kept in f32, and one rounded from it. */
+    Tensor sum = filled_tensor(arena, DTYPE_F32, rows, cols, (double)NAN);
+    be->combine_rows(be,
+                     &(CombineRowsArgs){.y_td = sum, .x_rd = x, .row_tk = index, .n_slots = SLOTS});
+    Tensor rounded = filled_tensor(arena, dtype, rows, cols, (double)NAN);
+    be->combine_rows(
+        be, &(CombineRowsArgs){.y_td = rounded, .x_rd = sum, .row_tk = index, .n_slots = SLOTS});
     Tensor scattered = random_tensor(arena, DTYPE_F32, rows, cols, "w");
     for (int64_t i = 0; i < rows; i++) index[i] = (int32_t)(i % 2 ? 0 : i); /* half of them meet */
     be->scatter_add_rows(be, &(ScatterAddRowsArgs){.dw_vd = scattered, .dy_td = x, .id_t = index});
     Outputs out = {0};
     add_output(&out, gathered, 1e-7);
     add_output(&out, combined, 3e-7);
+    add_output(&out, sum, 3e-7);
+    add_output(&out, rounded, 3e-7);
     add_output(&out, scattered,
                3e-6); /* up to 320 additions one after the other, in f32 on both sides */
     return out;

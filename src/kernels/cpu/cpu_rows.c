@@ -4,6 +4,10 @@
 ALWAYS_INLINE void gather_row(DType dtype, const GatherRowsArgs *args, bool scaled, int64_t n)
 {
     int64_t cols = args->y_nd.dim[1], from = args->index_n[n] * cols;
+    if (from < 0) {
+        memset(tensor_at(args->y_nd, n * cols), 0, (size_t)cols * dtype_bytes(dtype));
+        return;
+    }
     vec scale = vec_set(scaled ? ((const float *)args->scale_n.data)[n] : 1);
     for (int64_t d = 0; d < cols; d += LANES)
         vec_write(dtype, args->y_nd.data, n * cols + d,
@@ -25,7 +29,8 @@ void cpu_gather_rows(const Backend *be, const GatherRowsArgs *args)
     for (int64_t n = 0; n < rows; n++) BY_DTYPE(dtype, gather_row, args, scaled, n);
 }
 
-ALWAYS_INLINE void combine_row(DType dtype, const CombineRowsArgs *args, bool weighted, int64_t t)
+ALWAYS_INLINE void combine_row(DType to, DType from, const CombineRowsArgs *args, bool weighted,
+                               int64_t t)
 {
     int64_t cols = args->y_td.dim[1], n_slots = args->n_slots;
     void *y = args->y_td.data;
@@ -33,21 +38,27 @@ ALWAYS_INLINE void combine_row(DType dtype, const CombineRowsArgs *args, bool we
         int64_t left = cols - d;
         vec sum = {0};
         for (int64_t k = t * n_slots; k < (t + 1) * n_slots; k++) {
+            if (args->row_tk[k] < 0) continue;
             vec weight = vec_set(weighted ? ((const float *)args->weight_tk.data)[k] : 1);
-            vec x = vec_read(dtype, args->x_rd.data, args->row_tk[k] * cols + d, left);
+            vec x = vec_read(from, args->x_rd.data, args->row_tk[k] * cols + d, left);
             sum = vec_madd(weight, x, sum);
         }
         if (args->beta != 0)
-            sum = vec_madd(vec_set((float)args->beta), vec_read(dtype, y, t * cols + d, left), sum);
-        vec_write(dtype, y, t * cols + d, sum, left);
+            sum = vec_madd(vec_set((float)args->beta), vec_read(to, y, t * cols + d, left), sum);
+        vec_write(to, y, t * cols + d, sum, left);
     }
+}
+
+ALWAYS_INLINE void combine_row_of(DType from, const CombineRowsArgs *args, bool weighted, int64_t t)
+{
+    BY_DTYPE(args->y_td.dtype, combine_row, from, args, weighted, t);
 }
 
 void cpu_combine_rows(const Backend *be, const CombineRowsArgs *args)
 {
     bool weighted = !tensor_is_null(args->weight_tk);
-    DType dtype = args->y_td.dtype;
-    if (!cpu_dtype(dtype) || args->x_rd.dtype != dtype ||
+    DType from = args->x_rd.dtype;
+    if (!cpu_dtype(args->y_td.dtype) || !cpu_dtype(from) ||
         (weighted && args->weight_tk.dtype != DTYPE_F32)) {
         ref_combine_rows(be, args);
         return;
@@ -55,7 +66,7 @@ void cpu_combine_rows(const Backend *be, const CombineRowsArgs *args)
     int64_t rows = args->y_td.dim[0];
     int threads = cpu_threads(be, (double)(rows * args->y_td.dim[1] * args->n_slots));
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t t = 0; t < rows; t++) BY_DTYPE(dtype, combine_row, args, weighted, t);
+    for (int64_t t = 0; t < rows; t++) BY_DTYPE(from, combine_row_of, args, weighted, t);
 }
 
 ALWAYS_INLINE void scatter_columns(DType dtype, const ScatterAddRowsArgs *args, int64_t first,

@@ -7,7 +7,8 @@ void ref_gather_rows(const Backend *be, const GatherRowsArgs *args)
     for (int64_t n = 0; n < args->y_nd.dim[0]; n++) {
         double scale = tensor_is_null(args->scale_n) ? 1 : ref_load(args->scale_n, n);
         for (int64_t d = 0; d < cols; d++) {
-            double x = ref_load(args->x_td, args->index_n[n] * cols + d);
+            int64_t from = args->index_n[n];
+            double x = from < 0 ? 0 : ref_load(args->x_td, from * cols + d);
             ref_store(args->y_nd, n * cols + d, scale * x);
         }
     }
@@ -21,6 +22,7 @@ void ref_combine_rows(const Backend *be, const CombineRowsArgs *args)
         for (int64_t d = 0; d < cols; d++) {
             double sum = 0;
             for (int64_t k = t * n_slots; k < (t + 1) * n_slots; k++) {
+                if (args->row_tk[k] < 0) continue;
                 double weight = tensor_is_null(args->weight_tk) ? 1 : ref_load(args->weight_tk, k);
                 sum += weight * ref_load(args->x_rd, args->row_tk[k] * cols + d);
             }
