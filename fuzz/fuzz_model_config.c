@@ -34,7 +34,10 @@ static void use(const ModelConfig *config, Arena *arena)
     must(n == 0);
     LayerRange range[16];
     for (int stages = 1; stages <= config->n_layers; stages++)
-        must(partition_layers(range, stages, NULL, config, 4096, arena) == OK);
+        must(partition_layers(
+                 range,
+                 &(PartitionRequest){.n_stages = stages, .cost = {config, 4096, DTYPE_F32, 0}},
+                 arena) == OK);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

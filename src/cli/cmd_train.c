@@ -106,7 +106,9 @@ static Status check_model(Setup *s, const char *place)
                        "train.global_batch_size / parallel.dp_size"));
     int n_stages = schedule->n_stages;
     LayerRange *range = ARENA_NEW(s->arena, LayerRange, n_stages);
-    TRY(partition_layers(range, n_stages, p->layer_split.at, s->model, 1, s->arena));
+    PartitionRequest request = {
+        .n_stages = n_stages, .split = p->layer_split.at, .cost = {.config = s->model}};
+    TRY(partition_layers(range, &request, s->arena));
     ParamSet whole;
     paramset_init(&whole, s->arena, DTYPE_F32, DTYPE_F32);
     model_declare_whole(&whole, s->model);

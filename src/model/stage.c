@@ -94,9 +94,7 @@ Status stage_create(Stage **out, const ModelConfig *config, const ModelPart *par
     TRY(arena_alloc(model, &s->saved, (size_t)setup->n_f_to_w, sizeof *s->saved));
     for (int i = 0; i < setup->n_f_to_w; i++)
         TRY(arena_alloc(model, &s->saved[i].block, n, sizeof *s->saved[i].block));
-    /* numerics.md 9: the last layer of the model is never recomputed. */
-    s->n_recomputed = (int64_t)((double)config->n_layers * setup->recompute_ratio);
-    if (s->n_recomputed >= config->n_layers) s->n_recomputed = config->n_layers - 1;
+    s->n_recomputed = n_recomputed_layers(config, setup->recompute_ratio);
     TRY(arena_alloc(model, &s->ce_m, m, sizeof *s->ce_m));
     TRY(arena_alloc(model, &s->balancing_raw_ml, m * n, sizeof *s->balancing_raw_ml));
     TRY(arena_alloc(model, &s->balancing_raw_m, m, sizeof *s->balancing_raw_m));

@@ -40,7 +40,7 @@ static const OptionSpec parallel_rows[] = {
     {"pp_size",            OPT_INT,  AT(pp_size),            "1",    OPTION_RANGE(1, 1024), .help = "pipeline ranks"},
     {"schedule",           OPT_TEXT, AT(schedule),           "1f1b", OPTION_ANY, .help = "order of forward and backward work: gpipe, 1f1b, interleaved, looped_bfs, zb_h1, zb_h2, zb1p, zbv, vhalf, vmin, dualpipev, or PATH.csv, a line per rank with cells such as 2F0"},
     {"num_virtual_stages", OPT_INT,  AT(num_virtual_stages), "null", OPTION_RANGE(1, 64), .help = "stages per pipeline rank; null: 2 for interleaved, zb1p, zbv, vhalf, vmin and dualpipev, what a file says, else 1", .unset = "null"},
-    {"layer_split",        OPT_INTS, AT(layer_split),        "null", OPTION_RANGE(1, 100000), .help = "layers of each stage, in order; null: balanced by cost", .unset = "null"},
+    {"layer_split",        OPT_INTS, AT(layer_split),        "null", OPTION_RANGE(1, 100000), .help = "layers of each stage, in order; null: balanced by what they cost in time, embedding and head too", .unset = "null"},
     {"activation_limit",   OPT_SIZE, AT(activation_limit),   "null", OPTION_AT_LEAST(1), .help = "bytes per rank, for schedule auto", .unset = "null", .built = "null"},
     {"dp_size",            OPT_INT,  AT(dp_size),            "1",    OPTION_RANGE(1, 65536), .help = "data-parallel ranks; null: what the number of ranks leaves", .unset = "null", .built = "1 null"},
     {"ep_size",            OPT_INT,  AT(ep_size),            "1",    OPTION_RANGE(1, 1024), .help = "ranks that share the experts; divides dp_size*sp_size", .built = "1"},

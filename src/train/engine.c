@@ -128,8 +128,10 @@ static Status create_local(Engine *e, const EngineSetup *setup, Log *log)
     TRY(arena_alloc(&e->arena, &e->range, (size_t)e->n_stages, sizeof *e->range));
     TRY(arena_alloc(&e->arena, &e->stage, (size_t)e->n_stages, sizeof *e->stage));
     TRY(arena_alloc(&e->arena, &e->refs, (size_t)e->n_stages, sizeof *e->refs));
-    TRY(partition_layers(e->range, e->n_stages, p->layer_split.at, e->model, setup->row_tokens,
-                         &e->step));
+    e->cost =
+        (CostModel){e->model, setup->row_tokens, e->dtype, setup->config->train.recompute_ratio};
+    PartitionRequest request = {e->n_stages, e->rank_of_stage, p->layer_split.at, e->cost};
+    TRY(partition_layers(e->range, &request, &e->step));
     DType acc = e->dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
     paramset_init(&e->set, &e->arena, e->dtype, acc);
     paramset_init(&e->whole, &e->arena, e->dtype, acc);

@@ -36,6 +36,7 @@ typedef struct Engine {
     DType dtype;
     int n_stages;
     const int *rank_of_stage; /* [n_stages] */
+    CostModel cost;           /* of a microbatch, as the layers were dealt by */
     LayerRange *range;        /* [n_stages] */
     Schedule *schedule[PASS_COUNT];
     Pipeline *pipeline[PASS_COUNT];

@@ -30,21 +30,20 @@ int64_t train_n_steps(const TrainConfig *config, int64_t n_rows)
     return sampler_steps(config->train.epochs, n_rows, config->train.global_batch_size);
 }
 
-/*
- * The bubble of the schedule when every stage takes the time of its FLOPs: input and weight gradients as much as the forward,
- * but for the head, which does all three in F.
- */
-static Status predict_bubble(double *bubble, Engine *e, int64_t row_tokens)
+/* The bubble of the schedule when every stage takes the time that its shapes let expect. */
+static Status predict_bubble(double *bubble, Engine *e)
 {
     ArenaMark mark = arena_mark(&e->step);
-    double *f = ARENA_NEW(&e->step, double, e->n_stages),
-           *backward = ARENA_NEW(&e->step, double, e->n_stages);
+    double *f_s = ARENA_NEW(&e->step, double, e->n_stages);
+    double *i_s = ARENA_NEW(&e->step, double, e->n_stages);
+    double *w_s = ARENA_NEW(&e->step, double, e->n_stages);
     for (int s = 0; s < e->n_stages; s++) {
-        for (int64_t i = 0; i < e->range[s].n; i++)
-            backward[s] += layer_flops(e->model, e->range[s].first + i, row_tokens);
-        f[s] = backward[s] + (e->range[s].has_head ? 3 * head_flops(e->model) : 0);
+        StageCost cost = range_cost(&e->cost, e->range[s]);
+        f_s[s] = cost.f;
+        i_s[s] = cost.i;
+        w_s[s] = cost.w;
     }
-    Costs costs = {.f_s = f, .i_s = backward, .w_s = backward};
+    Costs costs = {.f_s = f_s, .i_s = i_s, .w_s = w_s};
     ScheduleReport report;
     TRY(schedule_simulate(&report, e->schedule[PASS_TRAIN], &costs, 1, &e->step));
     *bubble = report.bubble;
@@ -330,7 +329,7 @@ Status train_run(const TrainPlan *plan, Comm *world)
     if (status == OK) status = engine_create(&t.engine, &setup, world, t.lead ? &t.log : NULL);
     if (status == OK) status = comm_agree(world, describe(&t));
     if (status == OK && plan->train)
-        status = comm_agree(world, predict_bubble(&t.bubble_predicted, t.engine, setup.row_tokens));
+        status = comm_agree(world, predict_bubble(&t.bubble_predicted, t.engine));
     if (status == OK) status = AFTER_START(loop(&t));
     if (status != OK && status != ERR_PEER && status != ERR_STOPPED)
         log_file_line(&t.log, "stagewright: error: %s", status_message());
