@@ -55,29 +55,51 @@ static int32_t *take_i32(Arena *arena, int64_t n)
     return arena_take(arena, size_mul((size_t)n, sizeof(int32_t)));
 }
 
-static void take_moe(const Block *b, MoeSaved *s, const Run *run, int64_t n_tokens, Arena *f_to_i,
-                     Arena *f_to_w)
+static void take_exchange(const Block *b, Exchange *x, const Run *run, int64_t n_tokens,
+                          Arena *f_to_i)
+{
+    const int64_t top_k = b->config.moe.top_k;
+    x->n_ranks = run->ep ? run->ep->size : 1;
+    if (x->n_ranks == 1) return;
+    x->sent_p = ARENA_NEW(f_to_i, int64_t, x->n_ranks);
+    x->received_p = ARENA_NEW(f_to_i, int64_t, x->n_ranks);
+    x->token_s = take_i32(f_to_i, n_tokens * (x->n_ranks < top_k ? x->n_ranks : top_k));
+    x->place_tp = take_i32(f_to_i, n_tokens * x->n_ranks);
+}
+
+static void take_router(const Block *b, MoeSaved *s, const Run *run, int64_t n_tokens,
+                        Arena *f_to_i)
 {
     const MoeConfig *c = &b->config.moe;
-    const int64_t n_rows = n_tokens * c->top_k;
     s->router.p_te = arena_tensor2(f_to_i, run->dtype_acc, n_tokens, c->n_experts);
     s->router.lse_t = arena_tensor1(f_to_i, run->dtype_acc, n_tokens);
     s->router.weight_tk = arena_tensor2(f_to_i, run->dtype_acc, n_tokens, c->top_k);
     s->router.id_tk = arena_tensor2(f_to_i, DTYPE_I32, n_tokens, c->top_k);
     s->router.count_e = ARENA_NEW(f_to_i, int64_t, c->n_experts);
+    take_exchange(b, &s->exchange, run, n_tokens, f_to_i);
+}
+
+/* By what the router sent here, which may be more than T*K rows or none. */
+static void take_experts(const Block *b, MoeSaved *s, const Run *run, Tensor x_td, Arena *f_to_i,
+                         Arena *f_to_w)
+{
+    const MoeConfig *c = &b->config.moe;
+    const int64_t n_rows = s->exchange.n_rows;
     s->experts.h_r2f = arena_tensor2(f_to_i, run->dtype, n_rows, 2 * c->ffn);
     s->experts.a_rf = arena_tensor2(f_to_w, run->dtype, n_rows, c->ffn);
     s->weight_r = arena_tensor1(f_to_w, run->dtype_acc, n_rows);
-    s->dispatch.offset_e = take_i32(f_to_w, c->n_experts + 1);
+    s->dispatch.offset_e = take_i32(f_to_w, b->moe.experts.n_experts + 1);
     s->dispatch.token_r = take_i32(f_to_w, n_rows);
     s->dispatch.pair_r = take_i32(f_to_w, n_rows);
-    s->dispatch.row_tk = take_i32(f_to_w, n_rows);
+    s->dispatch.row_nk = take_i32(f_to_w, s->exchange.n_received * c->top_k);
+    s->x_nd = exchange_place(&s->exchange, f_to_w, x_td);
 }
 
-static void take_backward(const Block *b, BlockSaved *s, const Run *run, int64_t n_tokens,
+static void take_backward(const Block *b, BlockSaved *s, const Run *run, Tensor dy_td,
                           Arena *i_to_w)
 {
     const BlockConfig *c = &b->config;
+    const int64_t n_tokens = dy_td.dim[0];
     const int64_t q_size = c->attention.n_heads * c->attention.head_dim;
     const int64_t kv_size = c->attention.n_kv_heads * c->attention.head_dim;
     s->attention.dq_tq = arena_tensor2(i_to_w, run->dtype, n_tokens, q_size);
@@ -86,7 +108,8 @@ static void take_backward(const Block *b, BlockSaved *s, const Run *run, int64_t
     if (c->is_moe) {
         s->moe.router.dlogit_te = arena_tensor2(i_to_w, run->dtype_acc, n_tokens, c->moe.n_experts);
         s->moe.experts.dh_r2f =
-            arena_tensor2(i_to_w, run->dtype, n_tokens * c->moe.top_k, 2 * c->moe.ffn);
+            arena_tensor2(i_to_w, run->dtype, s->moe.exchange.n_rows, 2 * c->moe.ffn);
+        s->moe.dy_nd = exchange_place(&s->moe.exchange, i_to_w, dy_td);
     } else {
         s->dense.dh_t2f = arena_tensor2(i_to_w, run->dtype, n_tokens, 2 * c->ffn_dense);
     }
@@ -122,8 +145,10 @@ void block_forward(const Block *b, BlockSaved *saved, Run *run, Arena *f_to_i, A
     rmsnorm_forward(&b->norm2, &saved->norm2, run, h2_td, saved->x2_td);
     if (c->is_moe) {
         at(c->layer, "moe");
-        take_moe(b, &saved->moe, run, n_tokens, f_to_i, f_to_w);
-        moe_forward(&b->moe, &saved->moe, run, stats, y_td, h2_td);
+        take_router(b, &saved->moe, run, n_tokens, f_to_i);
+        moe_route(&b->moe, &saved->moe, run, stats, h2_td);
+        take_experts(b, &saved->moe, run, h2_td, f_to_i, f_to_w);
+        moe_forward(&b->moe, &saved->moe, run, y_td, h2_td);
     } else {
         at(c->layer, "dense_ffn");
         take_dense(b, &saved->dense, run, n_tokens, f_to_i, f_to_w);
@@ -143,7 +168,7 @@ void block_backward_input(const Block *b, BlockSaved *saved, Run *run, Arena *i_
     Tensor dh_td = arena_tensor2(run->scratch, run->dtype, n_tokens, c->hidden);
     /* Output gradient of o_proj, hence kept. */
     Tensor dx2_td = arena_tensor2(i_to_w, run->dtype, n_tokens, c->hidden);
-    take_backward(b, saved, run, n_tokens, i_to_w);
+    take_backward(b, saved, run, dy_td, i_to_w);
 
     at(c->layer, c->is_moe ? "moe" : "dense_ffn");
     if (c->is_moe)

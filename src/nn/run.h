@@ -8,6 +8,7 @@
  * into gradients. Matrices get their gradient in backward_weight, vectors (norm scales, biases) in
  * backward_input. Frozen parameters (no gradient memory) are skipped. Leaf modules take nothing but scratch.
  */
+#include "comm/comm.h"
 #include "core/microbatch.h"
 #include "core/param.h"
 #include "core/shapes.h"
@@ -28,5 +29,6 @@ typedef struct Run {
     DType dtype;     /* activations and working weights: f32 (f64 in tests; bf16 later) */
     DType dtype_acc; /* statistics, router, softmax, loss, weight gradients: f32 (f64 with f64) */
     KvCache *kv; /* NULL: none. With one, mb is one segment that continues the cached sequence. */
+    Comm *ep;    /* the ranks that share out the experts (nn/exchange.h); NULL: all are here */
     const double *dprob_e; /* [E] dL/dp_te of a balancing loss of all layers; NULL: each its own */
 } Run;

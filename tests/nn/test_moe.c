@@ -10,7 +10,8 @@ static Tensor first_id_tk; /* choices of the first forward */
 static void forward(Subject *s)
 {
     MoeSaved *saved = s->saved;
-    moe_forward(s->module, saved, &s->f->run, &stats, s->y, s->x);
+    moe_route(s->module, saved, &s->f->run, &stats, s->x);
+    moe_forward(s->module, saved, &s->f->run, s->y, s->x);
     if (tensor_is_null(first_id_tk)) first_id_tk = fixture_copy(s->f, saved->router.id_tk);
     assert_same_bits("choices under a step", saved->router.id_tk, first_id_tk);
 }
@@ -69,7 +70,8 @@ static void check(int64_t top_k, bool normalise, double balancing_scale, double 
         .dispatch = {.offset_e = ARENA_NEW(&f.data, int32_t, E + 1),
                      .token_r = ARENA_NEW(&f.data, int32_t, n_rows),
                      .pair_r = ARENA_NEW(&f.data, int32_t, n_rows),
-                     .row_tk = ARENA_NEW(&f.data, int32_t, n_rows)},
+                     .row_nk = ARENA_NEW(&f.data, int32_t, n_rows)},
+        .exchange = {.n_ranks = 1},
         .experts = {.h_r2f = fixture_tensor(&f, n_rows, 2 * F),
                     .a_rf = fixture_tensor(&f, n_rows, F),
                     .dh_r2f = fixture_tensor(&f, n_rows, 2 * F)},
@@ -86,6 +88,8 @@ static void check(int64_t top_k, bool normalise, double balancing_scale, double 
                  .backward_input = backward_input,
                  .backward_weight = backward_weight,
                  .extra_loss = extra_loss};
+    saved.x_nd = s.x;
+    saved.dy_nd = s.r;
     forward(&s);
     for (int64_t t = 0; t < T; t++)
         for (int64_t d = 0; d < D; d++) {
