@@ -192,6 +192,7 @@ typedef struct ScheduleReport {
     double work;     /* busy time of the busiest rank */
     double bubble;   /* (makespan - work) / makespan */
     double w_share;
+    Costs costs;      /* simulated with these; arrays NULL: measured */
     RankReport *rank; /* [n_ranks] */
 } ScheduleReport;
 

@@ -134,6 +134,7 @@ Status schedule_simulate(ScheduleReport *out, const Schedule *s, const Costs *co
 {
     ScheduleReport report;
     TRY(schedule_report_new(&report, s, w_share, arena));
+    report.costs = *costs;
     ArenaMark mark = arena_mark(arena);
     Simulation sim = {.s = s, .costs = costs};
     TRY(arena_alloc(arena, &sim.end_f, n_pairs(s), sizeof(double)));

@@ -247,19 +247,90 @@ static int count(const char *text, const char *word)
     return n;
 }
 
+/* Tags close what was opened, in order, attributes are quoted, and < & " stand nowhere else. */
+static void assert_well_formed(const char *xml)
+{
+    char open[16][24];
+    int depth = 0;
+    for (const char *at = xml; *at; at++) {
+        if (*at == '&' && strncmp(at, "&amp;", 5) && strncmp(at, "&lt;", 4) &&
+            strncmp(at, "&gt;", 4) && strncmp(at, "&quot;", 6))
+            fail_msg("a bare & at \"%.40s\"", at);
+        if (*at != '<') continue;
+        char name[24] = "";
+        int length = 0, quotes = 0;
+        bool closes = at[1] == '/';
+        sscanf(at + 1 + closes, "%23[A-Za-z]%n", name, &length);
+        assert_true(length > 0);
+        const char *tag = at;
+        for (at++; *at && (*at != '>' || quotes % 2); at++) {
+            if (*at == '<') fail_msg("a < inside the tag \"%.40s\"", tag);
+            quotes += *at == '"';
+            if (*at == '=' && quotes % 2 == 0) assert_int_equal(at[1], '"');
+        }
+        if (*at != '>') fail_msg("no end of the tag \"%.40s\"", tag);
+        if (at[-1] == '/') continue;
+        if (!closes) {
+            assert_true(depth < 16);
+            strcpy(open[depth++], name);
+        } else if (depth == 0 || strcmp(open[--depth], name)) {
+            fail_msg("</%s> closes %s", name, depth >= 0 ? open[depth] : "nothing");
+        }
+    }
+    assert_int_equal(depth, 0);
+}
+
 static void schedule_svg__draws_every_action_once(void **state)
 {
     (void)state;
     Schedule *s = zbv(4, 8);
     s->name = "<zbv & \"co\">";
     const char *svg = print(SCHEDULE_SVG, s);
-    assert_int_equal(count(svg, "class=\"a\""), 3 * 8 * 8);
+    assert_well_formed(svg);
+    for (int stage = 0; stage < 8; stage++)
+        for (int mb = 0; mb < 8; mb++)
+            for (ActionKind kind = ACT_F; kind <= ACT_W; kind++) {
+                char text[ACTION_TEXT_MAX];
+                const char *box =
+                    text_format(&arena, "<title>%s:", action_text(text, kind, stage, mb));
+                if (count(svg, box) != 1) fail_msg("%d of %s", count(svg, box), box);
+            }
+    assert_int_equal(count(svg, "<title>"), 3 * 8 * 8);
     assert_int_equal(count(svg, "<path class=\"m\""), 4);
     assert_non_null(strstr(svg, "&lt;zbv &amp; &quot;co&quot;&gt;"));
-    assert_int_equal(count(svg, "<g>"), count(svg, "</g>"));
-    assert_int_equal(count(svg, "<text"), count(svg, "</text>"));
     assert_null(strstr(svg, "nan"));
-    assert_null(strstr(svg, "inf,"));
+    assert_null(strstr(svg, "inf"));
+    assert_string_equal(svg, print(SCHEDULE_SVG, s));
+}
+
+static void schedule_svg__draws_messages_that_take_time(void **state)
+{
+    (void)state;
+    Schedule *s = build("1f1b", 3, 4);
+    ScheduleReport report;
+    Costs costs = costs_uniform(3, 1, 0, 0, 0.5, &arena);
+    ok(schedule_simulate(&report, s, &costs, 1, &arena));
+    TextBuffer text;
+    text_buffer_init(&text, &arena);
+    schedule_print(&text, SCHEDULE_SVG, s, &report);
+    assert_well_formed(text.text);
+    assert_int_equal(count(text.text, "<path class=\"q\""), 2 * 2 * 4);
+    assert_int_equal(count(print(SCHEDULE_SVG, s), "<path class=\"q\""), 0);
+    assert_non_null(strstr(text.text, "costs F 1, I 0, W 0, message 0.5"));
+}
+
+/* No number fits; the page does not grow with the schedule. */
+static void schedule_svg__keeps_a_long_schedule_on_the_page(void **state)
+{
+    (void)state;
+    const char *svg = print(SCHEDULE_SVG, zbv(16, 64));
+    assert_well_formed(svg);
+    assert_int_equal(count(svg, "<title>"), 3 * 32 * 64);
+    assert_null(strstr(svg, "<text class=\"d"));
+    assert_null(strstr(svg, "<text class=\"l"));
+    int width = 0;
+    assert_int_equal(sscanf(strstr(svg, " width=\""), " width=\"%d", &width), 1);
+    assert_in_range(width, 1600, 2000);
 }
 
 int main(void)
@@ -273,6 +344,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(schedule_json__has_the_promised_fields, reset, reset),
         cmocka_unit_test_setup_teardown(schedule_grid__shows_time_from_left_to_right, reset, reset),
         cmocka_unit_test_setup_teardown(schedule_svg__draws_every_action_once, reset, reset),
+        cmocka_unit_test_setup_teardown(schedule_svg__draws_messages_that_take_time, reset, reset),
+        cmocka_unit_test_setup_teardown(schedule_svg__keeps_a_long_schedule_on_the_page, reset,
+                                        reset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
