@@ -85,6 +85,7 @@ Status stage_create(Stage **out, const ModelConfig *config, const ModelPart *par
     arena_init(&s->passing, "passing");
     s->run = (Run){.be = be,
                    .scratch = &s->scratch,
+                   .ep = setup->ep,
                    .dtype = dtype,
                    .dtype_acc = dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32};
     TRY(new_arenas(&s->f_to_i, setup->n_f_to_i, "f_to_i", model));

@@ -30,6 +30,7 @@ typedef struct StageConfig {
     int n_microbatches;               /* of a step, at most */
     int n_f_to_i, n_f_to_w, n_i_to_w; /* slots, from the schedule */
     double recompute_ratio;
+    Comm *ep;                /* the ranks that share out the experts (Run); NULL: all are here */
     bool balancing_together; /* one balancing loss of all layers (form hf); there are MoE layers */
 } StageConfig;
 

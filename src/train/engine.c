@@ -51,6 +51,7 @@ static Status create_stages(Engine *e, const EngineSetup *setup)
                          .n_f_to_w = 1,
                          .n_i_to_w = 1,
                          .recompute_ratio = setup->config->train.recompute_ratio,
+                         .ep = e->mesh->axis[AXIS_EP],
                          .balancing_together = together(e)};
     for (int pass = 0; pass < PASS_COUNT; pass++) {
         const Schedule *s = e->schedule[pass];
@@ -117,9 +118,23 @@ Status engine_set_side_files(Engine *e, const char *dir)
     return OK;
 }
 
+static Status check_experts(const Engine *e)
+{
+    int64_t n = e->model->n_experts;
+    int ep_size = e->mesh->size[AXIS_EP];
+    if (ep_size == 1 || (n > 0 && n % ep_size == 0)) return OK;
+    return FAIL(ERR_USAGE,
+                "parallel.ep_size: found %d, expected a divisor of the model's %lld experts (%s)",
+                ep_size, (long long)n, e->model->source);
+}
+
 static Status create_local(Engine *e, const EngineSetup *setup, Log *log)
 {
+    KernelPath path;
+    TRY(kernel_path_find(&path, setup->config->train.isa, "configuration"));
+    backend_cpu_init(&e->be, path, engine_threads(setup->config, e->mesh->world->n_cpus));
     TRY(engine_set_side_files(e, e->model->source));
+    TRY(check_experts(e));
     TRY(build_schedules(e, setup));
     const ParallelSection *p = &setup->config->parallel;
     if (p->layer_split.at && p->layer_split.n != e->n_stages)
@@ -135,6 +150,8 @@ static Status create_local(Engine *e, const EngineSetup *setup, Log *log)
     DType acc = e->dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
     paramset_init(&e->set, &e->arena, e->dtype, acc);
     paramset_init(&e->whole, &e->arena, e->dtype, acc);
+    e->set.ep_rank = e->mesh->coord[AXIS_EP];
+    e->set.ep_size = e->mesh->size[AXIS_EP];
     model_declare_whole(&e->whole, e->model);
     TRY(rope_tables_build(&e->rope, &e->arena, &e->model->rope, e->model->head_dim,
                           setup->max_positions, acc));
