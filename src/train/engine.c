@@ -130,9 +130,6 @@ static Status check_experts(const Engine *e)
 
 static Status create_local(Engine *e, const EngineSetup *setup, Log *log)
 {
-    KernelPath path;
-    TRY(kernel_path_find(&path, setup->config->train.isa, "configuration"));
-    backend_cpu_init(&e->be, path, engine_threads(setup->config, e->mesh->world->n_cpus));
     TRY(engine_set_side_files(e, e->model->source));
     TRY(check_experts(e));
     TRY(build_schedules(e, setup));
