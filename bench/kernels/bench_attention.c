@@ -82,7 +82,7 @@ static void bench_case(const AttentionCase *shape, DType dtype, double peak, Are
              shape->n_segments, shape->nq, shape->nk, (long long)shape->n_heads,
              (long long)shape->n_kv_heads, (long long)dim, dtype_name(dtype));
     for (int threads = 1; threads <= 2; threads++) {
-        backend_cpu_init(&c.be, threads);
+        backend_cpu_init(&c.be, kernel_path_best(), threads);
         BenchTime time[2] = {0};
         double operations = pairs * (double)(shape->n_heads * dim);
         bench_time(run_forward, NULL, &c, time);

@@ -99,7 +99,7 @@ static void bench_dense(Context *c, GemmCase shape, double peak, Arena *arena)
                                  .trans_a = ta,
                                  .trans_b = tb};
             bench_fill(c->gemm.a), bench_fill(c->gemm.b);
-            backend_cpu_init(&c->be, threads);
+            backend_cpu_init(&c->be, kernel_path_best(), threads);
             bench_blas_threads(threads);
             BenchTime time[2] = {0};
             bench_time(run_gemm, run_blas, c, time);
@@ -144,7 +144,7 @@ static void bench_experts(Context *c, const GroupedCase *shape, double peak, Are
     for (size_t kind = 0; kind < N_CASES(kinds); kind++)
         for (int threads = 1; threads <= 2; threads++) {
             c->grouped = kinds[kind];
-            backend_cpu_init(&c->be, threads);
+            backend_cpu_init(&c->be, kernel_path_best(), threads);
             bench_blas_threads(threads);
             BenchTime time[2] = {0};
             bench_time(run_grouped, run_grouped_blas, c, time);

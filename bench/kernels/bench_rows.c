@@ -96,7 +96,7 @@ static void bench_one(Context *c, const char *what, BenchWork *run, double bytes
              (long long)c->cols, dtype_name(c->dtype));
     c->bytes = (size_t)bytes;
     for (int threads = 1; threads <= 2; threads++) {
-        backend_cpu_init(&c->be, threads);
+        backend_cpu_init(&c->be, kernel_path_best(), threads);
         BenchTime time[2] = {0};
         bench_time(run, run_copy, c, time);
         bench_print((BenchRow){what, text, "cpu", threads, 0, bytes, "memcpy on one thread"}, peak,

@@ -62,6 +62,9 @@ static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
     TrainConfig before;
     TRY(config_parse(&before, plan->checkpoint, info.config, strlen(info.config), s->arena));
     if (!args->override) TRY(config_check_resume(&before, &s->config, args->config, s->arena));
+    if (strcmp(info.kernel_path, s->config.train.isa) != 0)
+        log_warning(&s->log, "%s was made on kernel path %s, and goes on with %s: bits will differ",
+                    plan->checkpoint, info.kernel_path, s->config.train.isa);
     plan->state = info.state;
     return OK;
 }

@@ -59,6 +59,7 @@ Status setup_configure(Setup *out, const char *file, const TextList *sets, const
     const char *place = file ? file : "--set";
     TRY(config_fit_world(&out->config, world && world->launched, world ? world->size : 1, place,
                          &n_ranks));
+    TRY(config_fit_machine(&out->config, place));
     return same_config(out, place);
 }
 

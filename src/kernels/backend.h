@@ -18,6 +18,7 @@
  *   Threads:     a call opens its own parallel region of be->n_threads, or none when there is little to do.
  */
 #include "core/tensor.h"
+#include "kernels/path.h"
 
 typedef struct Backend Backend;
 
@@ -182,7 +183,7 @@ typedef struct SgdArgs {
 } SgdArgs;
 
 struct Backend {
-    const char *name;
+    const char *name; /* "ref", or the kernel path's */
     int n_threads;
     void (*gemm)(const Backend *be, const GemmArgs *args);
     void (*grouped_gemm)(const Backend *be, const GroupedGemmArgs *args);
@@ -215,4 +216,5 @@ struct Backend {
 
 /** n_threads >= 1: OpenMP threads that calls of this table use. */
 void backend_ref_init(Backend *be, int n_threads);
-void backend_cpu_init(Backend *be, int n_threads);
+/** path: one that works on this machine; its name is the table's. */
+void backend_cpu_init(Backend *be, KernelPath path, int n_threads);

@@ -1,5 +1,6 @@
 #include "train/config.h"
 
+#include "kernels/path.h"
 #include "pipeline/schedule.h"
 
 #include <math.h>
@@ -191,6 +192,14 @@ Status config_fit_world(TrainConfig *config, bool launched, int n_world, const c
                     place, (long long)config->train.global_batch_size, (long long)dp);
     p->dp_size = (int)dp;
     *n_ranks = (int)product;
+    return OK;
+}
+
+Status config_fit_machine(TrainConfig *config, const char *place)
+{
+    KernelPath path;
+    TRY(kernel_path_find(&path, config->train.isa, place));
+    config->train.isa = kernel_path_name(path);
     return OK;
 }
 

@@ -71,7 +71,7 @@ typedef struct TrainSection {
     double hang_timeout;     /* seconds */
     const char *stop_before; /* wall-clock time or duration, as written; none */
     int threads;             /* none: cores / ranks */
-    const char *isa;
+    const char *isa;         /* "auto" until config_fit_machine */
 } TrainSection;
 
 typedef struct LossSection {
@@ -175,6 +175,9 @@ Status config_require_run(const TrainConfig *config, const char *place) MUST_USE
  */
 Status config_fit_world(TrainConfig *config, bool launched, int n_world, const char *place,
                         int *n_ranks) MUST_USE;
+
+/** train.isa auto becomes the best path of this machine. Errors: ERR_USAGE if it cannot do the one that is asked for. */
+Status config_fit_machine(TrainConfig *config, const char *place) MUST_USE;
 
 /** config.yaml: all keys with their values; config_parse reads it back to the same configuration. */
 void config_dump(TextBuffer *out, const TrainConfig *config);

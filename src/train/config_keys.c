@@ -81,7 +81,7 @@ static const OptionSpec train_rows[] = {
     {"hang_timeout",             OPT_DURATION, AT(hang_timeout),             "600",  OPTION_ABOVE(0), .help = "a rank that waits longer for another one ends the run; more than any rank works alone"},
     {"stop_before",              OPT_TEXT,     AT(stop_before),              "null", OPTION_ANY, .help = "wall-clock time or duration: save and leave with exit 3 in time", .unset = "null", .built = "null"},
     {"threads",                  OPT_INT,      AT(threads),                  "null", OPTION_RANGE(1, 4096), .help = "OpenMP threads per rank; null: cores / ranks on this machine", .unset = "null"},
-    {"isa",                      OPT_NAME,     AT(isa),                      "auto", OPTION_CHOICES(isas), .help = "the kernel path", .built = "auto"},
+    {"isa",                      OPT_NAME,     AT(isa),                      "auto", OPTION_CHOICES(isas), .help = "the kernel path: kernels for processors that can do so much; auto: the best this machine has"},
     {0}};
 #undef AT
 #define AT(field) OPTION_AT(LossSection, field)

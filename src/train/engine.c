@@ -130,6 +130,9 @@ static Status check_experts(const Engine *e)
 
 static Status create_local(Engine *e, const EngineSetup *setup, Log *log)
 {
+    KernelPath path;
+    TRY(kernel_path_find(&path, setup->config->train.isa, "configuration"));
+    backend_cpu_init(&e->be, path, engine_threads(setup->config, e->mesh->world->n_cpus));
     TRY(engine_set_side_files(e, e->model->source));
     TRY(check_experts(e));
     TRY(build_schedules(e, setup));
@@ -175,7 +178,6 @@ Status engine_create(Engine **out, const EngineSetup *setup, Comm *world, Log *l
     arena_init(&e->step, "step");
     world->hang_timeout = setup->config->train.hang_timeout;
     const ParallelSection *p = &setup->config->parallel;
-    backend_cpu_init(&e->be, engine_threads(setup->config, world->n_cpus));
     int axes[AXIS_GIVEN] = {[AXIS_PP] = p->pp_size,
                             [AXIS_DP] = p->dp_size,
                             [AXIS_EP] = p->ep_size,

@@ -275,10 +275,11 @@ static Status describe(Trainer *t)
     for (int i = 0; i < e->whole.n; i++)
         if (!e->whole.at[i]->tied_copy) n_params += tensor_size(e->whole.at[i]->value);
     log_line(&t->log,
-             "%s: %lld parameters in %lld layers (%s) on %d ranks of %d threads, schedule %s, %lld "
+             "%s: %lld parameters in %lld layers (%s) on %d ranks of %d threads, kernels %s, "
+             "schedule %s, %lld "
              "steps of %lld rows",
              e->model->family->model_type, (long long)n_params, (long long)e->model->n_layers,
-             split.text, t->world->size, e->be.n_threads, t->config->parallel.schedule,
+             split.text, t->world->size, e->be.n_threads, e->be.name, t->config->parallel.schedule,
              (long long)t->plan->n_steps, (long long)t->config->train.global_batch_size);
     const IntList *profiled = &t->config->train.profile_steps;
     for (int i = 0; i < profiled->n; i++)

@@ -60,9 +60,21 @@ static inline Status command_inside(const Command *command, const Arguments *arg
     return status;
 }
 
+/* SW_TEST_ISA=avx2 ctest -R cases: everything by that kernel path. */
+static inline void add_path(const Command *command, Arguments *args)
+{
+    const char *path = getenv("SW_TEST_ISA");
+    for (const OptionSpec *o = command->options; path && o && o->name; o++)
+        if (!strcmp(o->name, "set")) {
+            arguments_add(args, "--set");
+            arguments_add(args, "train.isa=%s", path);
+        }
+}
+
 /** Runs, frees the arguments and says why if it fails. */
 static inline bool command_runs(const Command *command, Arguments *args)
 {
+    add_path(command, args);
     Status status = command_inside(command, args);
     if (status != OK) {
         fprintf(stderr, "  %s\n", status_message());

@@ -734,7 +734,6 @@ static void bad_input__what_is_not_built_says_so(void **state)
         {"parallel", "zero_stage", "1"},
         {"parallel", "activation_limit", "1000000"},
         {"train", "stop_before", "1h"},
-        {"train", "isa", "avx2"},
         {"optimizer", "type", "muon"},
         {"checkpoint", "async", "true"},
         {"log", "trackers", "tensorboard"},

@@ -222,6 +222,15 @@ static void launched__different_rows_or_keys_are_refused(void **state)
     add_train(&args, 2, 3, "refused");
     add_set(&args, "optimizer.lr=0.5");
     launch_ends(&args, folder, 2, "optimizer.lr differs between processes");
+
+    /* as auto would come out on machines of two kinds */
+    add_launch(&args, 1, SW_PROGRAM);
+    add_train(&args, 2, 3, "refused");
+    add_set(&args, "train.isa=auto");
+    add_group(&args, 1, SW_PROGRAM);
+    add_train(&args, 2, 3, "refused");
+    add_set(&args, "train.isa=generic");
+    launch_ends(&args, folder, 2, "train.isa differs between processes (found generic");
     assert_false(path_exists(path_in(folder, "refused")));
 }
 

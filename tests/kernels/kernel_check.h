@@ -15,6 +15,27 @@
 #include <string.h>
 #include <cmocka.h>
 
+/** The kernel path that a run of all tests is about. */
+static KernelPath tested_path;
+
+static inline void tested_backend_init(Backend *be, int n_threads)
+{
+    backend_cpu_init(be, tested_path, n_threads);
+}
+
+/** All tests on each path that this machine can do; the sum of the failures. */
+#define RUN_ON_EACH_PATH(name, tests) \
+    ({ \
+        int run_failed = 0; \
+        for (int run_path = 0; run_path <= (int)kernel_path_best(); run_path++) { \
+            tested_path = (KernelPath)run_path; \
+            char run_name[64]; \
+            snprintf(run_name, sizeof run_name, "%s %s", name, kernel_path_name(tested_path)); \
+            run_failed += cmocka_run_group_tests_name(run_name, tests, NULL, NULL); \
+        } \
+        run_failed; \
+    })
+
 enum { MAX_OUTPUTS = 6 };
 
 /**
@@ -134,7 +155,7 @@ static inline void check_case(RunCase *run, DType dtype, const void *one_case, c
     Backend be;
     backend_ref_init(&be, 1);
     Outputs want = run(&be, dtype, one_case, &arena);
-    backend_cpu_init(&be, 1);
+    tested_backend_init(&be, 1);
     Outputs one = run(&be, dtype, one_case, &arena);
     for (int i = 0; i < want.n; i++) {
         char what[96];
@@ -142,7 +163,7 @@ static inline void check_case(RunCase *run, DType dtype, const void *one_case, c
         assert_near(one.at[i], want.at[i], want.tolerance[i], want.floor[i], what);
     }
     for (int threads = 2; threads <= 4; threads++) {
-        backend_cpu_init(&be, threads);
+        tested_backend_init(&be, threads);
         Outputs many = run(&be, dtype, one_case, &arena);
         for (int i = 0; i < want.n; i++) {
             char what[96];

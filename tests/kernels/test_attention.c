@@ -104,7 +104,7 @@ static void attention__one_query_with_a_cache_is_the_last_row(void **state)
     arena_init(&arena, "test");
     Backend be[2];
     backend_ref_init(&be[0], 1);
-    backend_cpu_init(&be[1], 1);
+    tested_backend_init(&be[1], 1);
     for (int i = 0; i < 2; i++) {
         AttentionCase whole = {4, 2, 32, 1, 100, 100, 0, 0}, last = {4, 2, 32, 1, 1, 100, 0, 0};
         Setup s = make_setup(&whole, DTYPE_F32, &arena);
@@ -125,7 +125,7 @@ static void attention__sees_only_its_past_in_its_segment(void **state)
     arena_init(&arena, "test");
     Backend be[2];
     backend_ref_init(&be[0], 1);
-    backend_cpu_init(&be[1], 1);
+    tested_backend_init(&be[1], 1);
     for (int i = 0; i < 2; i++) {
         AttentionCase c = {2, 1, 16, 3, 70, 70, 0, 0};
         Setup a = make_setup(&c, DTYPE_F32, &arena), b = make_setup(&c, DTYPE_F32, &arena);
@@ -151,7 +151,7 @@ static void attention__huge_scores_stay_finite_and_nan_stays_nan(void **state)
     arena_init(&arena, "test");
     Backend be[2];
     backend_ref_init(&be[0], 1);
-    backend_cpu_init(&be[1], 1);
+    tested_backend_init(&be[1], 1);
     for (int i = 0; i < 2; i++) {
         AttentionCase c = {1, 1, 16, 1, 300, 300, 0, 0};
         Setup s = make_setup(&c, DTYPE_F32, &arena);
@@ -231,5 +231,5 @@ int main(void)
         cmocka_unit_test(rope__cpu_is_ref_and_ignores_threads),
         cmocka_unit_test(rope__inverse_turns_back),
     };
-    return cmocka_run_group_tests_name("kernels/attention", tests, NULL, NULL);
+    return RUN_ON_EACH_PATH("kernels/attention", tests);
 }

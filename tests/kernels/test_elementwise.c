@@ -47,7 +47,7 @@ static void rmsnorm__bf16_rounds_before_the_weight(void **state)
     arena_init(&arena, "test");
     Backend be[2];
     backend_ref_init(&be[0], 1);
-    backend_cpu_init(&be[1], 1);
+    tested_backend_init(&be[1], 1);
     for (int i = 0; i < 2; i++) {
         Tensor x = filled_tensor(&arena, DTYPE_BF16, 1, 40, 1),
                y = arena_tensor2(&arena, DTYPE_BF16, 1, 40);
@@ -100,7 +100,7 @@ static void swiglu__extreme_gates_stay_finite(void **state)
     (void)state;
     Backend be[2];
     backend_ref_init(&be[0], 1);
-    backend_cpu_init(&be[1], 1);
+    tested_backend_init(&be[1], 1);
     for (int i = 0; i < 2; i++) {
         float h[10] = {-1e4F, -100, -89, 0, 1e4F, 1, 1, 1, 1, 1}, a[5], da[5] = {1, 1, 1, 1, 1},
               dh[10];
@@ -204,7 +204,7 @@ static void convert__bf16_of_f32_is_ref_to_the_bit(void **state)
     }
     Backend ref, cpu;
     backend_ref_init(&ref, 1);
-    backend_cpu_init(&cpu, 2);
+    tested_backend_init(&cpu, 2);
     for (int64_t first = 0, n = 1; first < N; first += n, n = n % 70 + 1) {
         int64_t size = n < N - first ? n : N - first;
         cpu.convert(&cpu, tensor1(small + first, DTYPE_BF16, size),
@@ -249,7 +249,7 @@ static void convert__rounds_to_nearest_even(void **state)
     };
     Backend be[2];
     backend_ref_init(&be[0], 1);
-    backend_cpu_init(&be[1], 1);
+    tested_backend_init(&be[1], 1);
     for (int b = 0; b < 2; b++)
         for (size_t i = 0; i < N_CASES(cases); i++) {
             double value = cases[i].value, back;
@@ -280,5 +280,5 @@ int main(void)
         cmocka_unit_test(convert__bf16_of_f32_is_ref_to_the_bit),
         cmocka_unit_test(convert__rounds_to_nearest_even),
     };
-    return cmocka_run_group_tests_name("kernels/elementwise", tests, NULL, NULL);
+    return RUN_ON_EACH_PATH("kernels/elementwise", tests);
 }

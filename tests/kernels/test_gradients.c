@@ -321,5 +321,5 @@ int main(void)
         cmocka_unit_test(cross_entropy__gradients),
         cmocka_unit_test(gather_rows__gradient_is_scatter_add),
     };
-    return cmocka_run_group_tests_name("kernels/gradients", tests, NULL, NULL);
+    return RUN_ON_EACH_PATH("kernels/gradients", tests);
 }

@@ -34,7 +34,7 @@ static void cross_entropy__known_values(void **state)
     arena_init(&arena, "test");
     Backend be[2];
     backend_ref_init(&be[0], 1);
-    backend_cpu_init(&be[1], 1);
+    tested_backend_init(&be[1], 1);
     for (int i = 0; i < 2; i++) {
         float logit[3][2] = {{4, 4}, {NAN, 1}, {0, 100}};
         int32_t target[3] = {1, -100, 1};
@@ -56,7 +56,7 @@ static void cross_entropy__huge_logits_stay_finite_and_nan_stays_nan(void **stat
     arena_init(&arena, "test");
     Backend be[2];
     backend_ref_init(&be[0], 1);
-    backend_cpu_init(&be[1], 1);
+    tested_backend_init(&be[1], 1);
     for (int i = 0; i < 2; i++)
         for (int bad = 0; bad < 21; bad++) {
             Tensor logit = random_tensor(&arena, DTYPE_F32, 2, 20, "logit");
@@ -84,5 +84,5 @@ int main(void)
         cmocka_unit_test(cross_entropy__known_values),
         cmocka_unit_test(cross_entropy__huge_logits_stay_finite_and_nan_stays_nan),
     };
-    return cmocka_run_group_tests_name("kernels/loss", tests, NULL, NULL);
+    return RUN_ON_EACH_PATH("kernels/loss", tests);
 }

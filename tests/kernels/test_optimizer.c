@@ -49,7 +49,7 @@ static void adamw__first_step_by_hand(void **state)
     (void)state;
     Backend be[2];
     backend_ref_init(&be[0], 1);
-    backend_cpu_init(&be[1], 1);
+    tested_backend_init(&be[1], 1);
     for (int i = 0; i < 2; i++) {
         float w[2] = {2, 2}, g[2] = {3, -5}, m[2] = {0, 0}, v[2] = {0, 0};
         AdamWArgs args = {.w = tensor1(w, DTYPE_F32, 2),
@@ -76,7 +76,7 @@ static void sum_squares__keeps_nan_and_infinity_at_any_place(void **state)
     arena_init(&arena, "test");
     Backend be[2];
     backend_ref_init(&be[0], 1);
-    backend_cpu_init(&be[1], 2);
+    tested_backend_init(&be[1], 2);
     Tensor x = filled_tensor(&arena, DTYPE_F32, 1, 4099, 1);
     const int64_t places[] = {0, 1, 7, 8, 4095, 4096, 4098};
     for (int i = 0; i < 2; i++) {
@@ -103,5 +103,5 @@ int main(void)
         cmocka_unit_test(adamw__first_step_by_hand),
         cmocka_unit_test(sum_squares__keeps_nan_and_infinity_at_any_place),
     };
-    return cmocka_run_group_tests_name("kernels/optimizer", tests, NULL, NULL);
+    return RUN_ON_EACH_PATH("kernels/optimizer", tests);
 }

@@ -52,7 +52,7 @@ static void router__breaks_ties_by_index_and_counts(void **state)
     arena_init(&arena, "test");
     Backend be[2];
     backend_ref_init(&be[0], 1);
-    backend_cpu_init(&be[1], 1);
+    tested_backend_init(&be[1], 1);
     for (int i = 0; i < 2; i++) {
         float logit[2][6] = {{1, 3, 3, 0, 3, 1}, {2, 2, 2, 2, 2, 2}};
         int32_t want[2][4] = {{1, 2, 4, 0}, {0, 1, 2, 3}};
@@ -90,7 +90,7 @@ static void router__nan_logits_give_valid_ids(void **state)
     arena_init(&arena, "test");
     Backend be[2];
     backend_ref_init(&be[0], 1);
-    backend_cpu_init(&be[1], 1);
+    tested_backend_init(&be[1], 1);
     for (int i = 0; i < 2; i++)
         for (int bad = 0; bad < 32; bad++) {
             float logit[5] = {1, 2, 3, 4, 5};
@@ -121,5 +121,5 @@ int main(void)
         cmocka_unit_test(router__breaks_ties_by_index_and_counts),
         cmocka_unit_test(router__nan_logits_give_valid_ids),
     };
-    return cmocka_run_group_tests_name("kernels/router", tests, NULL, NULL);
+    return RUN_ON_EACH_PATH("kernels/router", tests);
 }

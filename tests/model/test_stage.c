@@ -66,7 +66,7 @@ static void pipe_open(Pipe *p, const PipeSetup *setup)
     if (setup->ref)
         backend_ref_init(&p->be, 1);
     else
-        backend_cpu_init(&p->be, setup->n_threads ? setup->n_threads : 1);
+        backend_cpu_init(&p->be, kernel_path_best(), setup->n_threads ? setup->n_threads : 1);
     assert_ok(config_of(&p->config, &p->arena, MOE_JSON, setup->patch, NULL));
     assert_ok(rope_tables_build(&p->rope, &p->arena, &p->config->rope, p->config->head_dim,
                                 TOKENS_MAX, setup->dtype));

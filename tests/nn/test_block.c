@@ -406,7 +406,7 @@ static void block__f32_on_cpu_is_near_f64_on_ref(void **state)
             l->f.mb.balancing_scale = 0.7;
             l->f.mb.z_scale = 0.05;
             s[i] = layer_subject(l);
-            if (i) backend_cpu_init(&l->f.be, 2);
+            if (i) backend_cpu_init(&l->f.be, kernel_path_best(), 2);
             Tensor rounded[80] = {s[i].x, s[i].r};
             int n = 2;
             for (int k = 0; k < l->f.set.n; k++) rounded[n++] = l->f.set.at[k]->value;

@@ -17,7 +17,7 @@ static void run_block(Result *r, DType dtype, bool cpu, int n_threads, bool is_m
     *r = (Result){0};
     Fixture *f = &r->f;
     fixture_open(f, dtype);
-    if (cpu) backend_cpu_init(&f->be, n_threads);
+    if (cpu) backend_cpu_init(&f->be, kernel_path_best(), n_threads);
     fixture_row(f, 3, (const int[]){90, 1, 37}, 10);
     f->mb.balancing_scale = 0.7;
     f->mb.z_scale = 0.05;
@@ -107,7 +107,7 @@ static RouterSaved run_router(Fixture *f, DType dtype, bool cpu, int *n_wide)
 {
     enum { T = 33 };
     fixture_open(f, dtype);
-    if (cpu) backend_cpu_init(&f->be, 2);
+    if (cpu) backend_cpu_init(&f->be, kernel_path_best(), 2);
     fixture_row(f, 1, (const int[]){T}, 10);
     f->mb.balancing_scale = 0.7;
     f->mb.z_scale = 0.05;

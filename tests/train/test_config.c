@@ -245,7 +245,6 @@ static const struct {
     {"train.profile_steps=[0]", ERR_USAGE, {"train.profile_steps[0]", "found 0"}},
     {"train.hang_timeout=0", ERR_USAGE, {"train.hang_timeout", "found 0"}},
     {"train.stop_before=2h", ERR_UNSUPPORTED, {"train.stop_before", "2h", "not available yet"}},
-    {"train.isa=avx2", ERR_UNSUPPORTED, {"train.isa: avx2 is not available yet"}},
     {"optimizer.type=muon", ERR_UNSUPPORTED, {"optimizer.type: muon is not available yet"}},
     {"checkpoint.async=true", ERR_UNSUPPORTED, {"checkpoint.async: true is not available yet"}},
     {"log.trackers=[jsonl, tensorboard]", ERR_UNSUPPORTED, {"tensorboard is not available yet"}},

@@ -29,7 +29,7 @@ static void check_adamw(bool ref)
     Backend be;
     arena_init(&arena, "test");
     two_params(&set, OPTIMIZER_ADAMW, &arena);
-    ref ? backend_ref_init(&be, 1) : backend_cpu_init(&be, 2);
+    ref ? backend_ref_init(&be, 1) : backend_cpu_init(&be, kernel_path_best(), 2);
     const OptimizerSection config = {
         .type = OPTIMIZER_ADAMW, .betas = {0.9, 0.95}, .eps = 1e-8, .weight_decay = 0.1};
     set.at[1]->weight_decay = 0.5;
@@ -81,7 +81,7 @@ static void optimizer__sgd_has_no_memory(void **state)
     two_params(&set, OPTIMIZER_SGD, &arena);
     for (int i = 0; i < 2; i++)
         assert_true(tensor_is_null(set.at[i]->moment[0]) && tensor_is_null(set.at[i]->moment[1]));
-    backend_cpu_init(&be, 1);
+    backend_cpu_init(&be, kernel_path_best(), 1);
     new_grads(&set, 1);
     float before[63];
     memcpy(before, set.at[0]->value.data, sizeof before);
@@ -110,7 +110,7 @@ static void optimizer__decay_of_vectors_can_be_left_out(void **state)
         assert_ok(optimizer_apply_groups(&set, &set, model, &config, &b->arena));
         assert_ok(paramset_layout(&set, true));
         assert_ok(optimizer_create_moments(&set, config.type, &b->arena));
-        backend_cpu_init(&be, 1);
+        backend_cpu_init(&be, kernel_path_best(), 1);
         for (int i = 0; i < set.n; i++)
             for (int64_t k = 0; k < tensor_size(set.at[i]->value); k++)
                 ((float *)set.at[i]->value.data)[k] = 2;

@@ -10,6 +10,7 @@
  *
  * Read cpu_vector.h, then cpu_product.c: the products of all other files are its.
  */
+#include "kernels/cpu/cpu_names.h"
 #include "kernels/ref/ref.h"
 
 #include <omp.h>
@@ -29,12 +30,13 @@ typedef struct Product {
  * On the calling thread alone. An element of c has the same bits whatever m and n are and wherever it stands, so
  * callers may cut c as they like, but never k. Takes about 800 KiB of stack.
  *
- * Numerics: sums over k in f32; c rounded once if it is bf16. Two bf16 inputs are multiplied by the machine's dot product
- *           of bf16 pairs where there is a fast one (AVX512-BF16 of AMD: bf16 and f32 below 2^-126 count as 0, sums in
- *           another order), else widened to f32. Another way to multiply them, by AMX tiles or a library, goes in here,
- *           as long as it keeps the promise about cuts.
+ * Numerics: sums over k in f32; c rounded once if it is bf16. bf16 inputs are widened to f32, but where b is bf16 and the
+ *           path has AMX tiles (cpu_tiles.c): numbers below 2^-126 then count as 0 in inputs and sums, and if a is f32,
+ *           infinities of either input come out as NaN.
  */
 void cpu_product(const Product *p);
+/** The same by AMX tiles, or false, and nothing is done: a matter of dtypes and k alone. */
+bool cpu_tile_product(const Product *p);
 
 /** Address of element i of an array that is f32 or bf16. */
 static inline void *cpu_element(const void *x, DType dtype, int64_t i)
@@ -83,6 +85,8 @@ static inline int64_t cpu_blocks(int64_t n, int64_t block)
     return (n + block - 1) / block;
 }
 
+/* cpu.c: the table of this path, but for its name */
+void cpu_backend_init(Backend *be, int n_threads);
 /* cpu_gemm.c */
 void cpu_gemm(const Backend *be, const GemmArgs *args);
 void cpu_grouped_gemm(const Backend *be, const GroupedGemmArgs *args);

@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu.h"
 
+#include <math.h>
+
 /*
  * A product is shared out as a grid of pieces. The kernel gives an element the same bits in any cut, so the number of pieces
  * may follow the number of threads.
@@ -9,12 +11,17 @@ typedef struct Grid {
     int64_t down, across; /* pieces */
 } Grid;
 
-enum { PIECE_ROWS = 84, PIECE_COLS = 64, PIECES_PER_THREAD = 4 };
+enum { PIECE_ROWS = 64, PIECE_COLS = 64, PIECES_PER_THREAD = 4 };
 
-/** About n pieces, rows cut before columns, none smaller than PIECE_ROWS x PIECE_COLS. */
+/**
+ * About n pieces, none smaller than PIECE_ROWS x PIECE_COLS, and near to squares: a piece copies its rows of a once for every
+ * few columns, its columns of b once.
+ */
 static Grid grid_of(const Product *p, int64_t n)
 {
-    Grid grid = {.rows = cpu_blocks(cpu_blocks(p->m, n), PIECE_ROWS) * PIECE_ROWS, .cols = p->n};
+    int64_t down = p->n > 0 ? llround(sqrt((double)n * (double)p->m / (double)p->n)) : 1;
+    down = down < 1 ? 1 : cpu_smaller(down, n);
+    Grid grid = {.rows = cpu_blocks(cpu_blocks(p->m, down), PIECE_ROWS) * PIECE_ROWS, .cols = p->n};
     grid.down = cpu_blocks(p->m, grid.rows);
     if (grid.down > 0 && grid.down < n) {
         int64_t across = cpu_blocks(n, grid.down);

@@ -226,6 +226,36 @@ ALWAYS_INLINE vec vec_rounded(DType dtype, vec value)
 #define BY_DTYPE(dtype, function, ...) \
     ((dtype) == DTYPE_BF16 ? function(DTYPE_BF16, __VA_ARGS__) : function(DTYPE_F32, __VA_ARGS__))
 
+#if defined(__AVX512F__)
+/** r becomes its transpose: words of 32 bits, four by four within the quarters of a register, then the quarters. */
+ALWAYS_INLINE void vec_transpose(vec r[16])
+{
+    __m512 t[16];
+#pragma GCC unroll 4
+    for (int g = 0; g < 16; g += 4) {
+        __m512d low0 = _mm512_castps_pd(_mm512_unpacklo_ps(r[g], r[g + 1]));
+        __m512d high0 = _mm512_castps_pd(_mm512_unpackhi_ps(r[g], r[g + 1]));
+        __m512d low1 = _mm512_castps_pd(_mm512_unpacklo_ps(r[g + 2], r[g + 3]));
+        __m512d high1 = _mm512_castps_pd(_mm512_unpackhi_ps(r[g + 2], r[g + 3]));
+        t[g] = _mm512_castpd_ps(_mm512_unpacklo_pd(low0, low1));
+        t[g + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low0, low1));
+        t[g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high0, high1));
+        t[g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high0, high1));
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) { /* quarter q of t[4g + j]: rows 4g … 4g + 3, column 4q + j */
+        __m512 a = _mm512_shuffle_f32x4(t[j], t[4 + j], 0x44);
+        __m512 b = _mm512_shuffle_f32x4(t[j], t[4 + j], 0xee);
+        __m512 c = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0x44);
+        __m512 d = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0xee);
+        r[j] = _mm512_shuffle_f32x4(a, c, 0x88);
+        r[4 + j] = _mm512_shuffle_f32x4(a, c, 0xdd);
+        r[8 + j] = _mm512_shuffle_f32x4(b, d, 0x88);
+        r[12 + j] = _mm512_shuffle_f32x4(b, d, 0xdd);
+    }
+}
+#endif
+
 typedef float vec4 __attribute__((vector_size(16)));
 typedef int32_t ivec4 __attribute__((vector_size(16)));
 typedef float vec4_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
