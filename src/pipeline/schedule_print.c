@@ -85,8 +85,50 @@ static void draw_row(char *row, const Grid *grid, const ActionList *list, const 
             cell[i] = i < n ? text[i] : space >= grid->width ? '-' : ' ';
         cell[space] = ' ';
     }
+}
+
+/* A part of a row that ends in no blanks. */
+static void print_row(TextBuffer *out, const char *row, int length)
+{
     while (length > 0 && row[length - 1] == ' ') length--;
-    row[length] = '\0';
+    text_append(out, row, (size_t)length);
+    text_append(out, "\n", 1);
+}
+
+/* Every fifth column has its time. */
+static void draw_times(char *row, const Grid *grid)
+{
+    int length = grid->n_columns * grid->width;
+    memset(row, ' ', (size_t)length);
+    for (int c = 0; c < grid->n_columns; c += 5) {
+        char text[32];
+        int n = snprintf(text, sizeof text, "%.4g", c * grid->unit),
+            space = length - c * grid->width;
+        memcpy(row + c * grid->width, text, (size_t)(n < space ? n : space));
+    }
+}
+
+/* All ranks for as long as a line of a terminal lasts, then on from there. */
+static void print_lanes(TextBuffer *out, const Grid *grid, const Schedule *s,
+                        const ScheduleReport *report)
+{
+    enum { LINE = 110 };
+    int length = grid->n_columns * grid->width, block = LINE / (5 * grid->width) * 5 * grid->width;
+    if (block == 0) block = 5 * grid->width;
+    char *times = arena_take(out->arena, (size_t)length + 1),
+         *rows = arena_take(out->arena, (size_t)s->n_ranks * (size_t)length + 1);
+    draw_times(times, grid);
+    for (int r = 0; r < s->n_ranks; r++)
+        draw_row(rows + (size_t)r * (size_t)length, grid, &s->list[r], &report->rank[r]);
+    for (int from = 0; from < length; from += block) {
+        int n = length - from < block ? length - from : block;
+        text_append_format(out, "\ntime     ");
+        print_row(out, times + from, n);
+        for (int r = 0; r < s->n_ranks; r++) {
+            text_append_format(out, "rank %-3d ", r);
+            print_row(out, rows + (size_t)r * (size_t)length + from, n);
+        }
+    }
 }
 
 static void print_grid(TextBuffer *out, const Schedule *s, const ScheduleReport *report)
@@ -96,13 +138,9 @@ static void print_grid(TextBuffer *out, const Schedule *s, const ScheduleReport 
     text_append_format(out, "makespan %g   work %g   bubble %.2f %%\n", report->makespan,
                        report->work, 100 * report->bubble);
     text_append_format(
-        out, "F forward   I input gradient   W weight gradient   B = I then W   . idle\n\n");
+        out, "F forward   I input gradient   W weight gradient   B = I then W   . idle\n");
     Grid grid = grid_of(s, report);
-    char *row = arena_take(out->arena, (size_t)grid.n_columns * (size_t)grid.width + 1);
-    for (int r = 0; r < s->n_ranks; r++) {
-        draw_row(row, &grid, &s->list[r], &report->rank[r]);
-        text_append_format(out, "rank %-3d %s\n", r, row);
-    }
+    print_lanes(out, &grid, s, report);
     text_append_format(out,
                        "\nrank  stages       busy   in flight   activation   slots i w iw send\n");
     for (int r = 0; r < s->n_ranks; r++) {

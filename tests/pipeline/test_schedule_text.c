@@ -228,6 +228,13 @@ static void schedule_json__has_the_promised_fields(void **state)
     json_decref(root);
 }
 
+static int count(const char *text, const char *word)
+{
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, word)); at++) n++;
+    return n;
+}
+
 static void schedule_grid__shows_time_from_left_to_right(void **state)
 {
     (void)state;
@@ -240,11 +247,17 @@ static void schedule_grid__shows_time_from_left_to_right(void **state)
     assert_non_null(strstr(print(SCHEDULE_GRID, zbv(2, 2)), "rank 1   .   1F0 2F0"));
 }
 
-static int count(const char *text, const char *word)
+/* Blocks of a length that a terminal does not fold, each with all ranks. */
+static void schedule_grid__folds_a_long_schedule(void **state)
 {
-    int n = 0;
-    for (const char *at = text; (at = strstr(at, word)); at++) n++;
-    return n;
+    (void)state;
+    const char *grid = print(SCHEDULE_GRID, build("1f1b", 8, 16));
+    assert_int_equal(count(grid, "\ntime     "), 3);
+    assert_int_equal(count(grid, "\nrank 7   "), 3);
+    assert_non_null(strstr(grid, "\ntime     25                  30  "));
+    assert_non_null(strstr(grid, "\nrank 0   B1----- F9  B2----- "));
+    for (const char *line = grid; *line; line += strcspn(line, "\n") + 1)
+        assert_in_range(strcspn(line, "\n"), 0, 120);
 }
 
 /* Tags close what was opened, in order, attributes are quoted, and < & " stand nowhere else. */
@@ -343,6 +356,7 @@ int main(void)
                                         reset, reset),
         cmocka_unit_test_setup_teardown(schedule_json__has_the_promised_fields, reset, reset),
         cmocka_unit_test_setup_teardown(schedule_grid__shows_time_from_left_to_right, reset, reset),
+        cmocka_unit_test_setup_teardown(schedule_grid__folds_a_long_schedule, reset, reset),
         cmocka_unit_test_setup_teardown(schedule_svg__draws_every_action_once, reset, reset),
         cmocka_unit_test_setup_teardown(schedule_svg__draws_messages_that_take_time, reset, reset),
         cmocka_unit_test_setup_teardown(schedule_svg__keeps_a_long_schedule_on_the_page, reset,
