@@ -88,9 +88,17 @@ Status stage_create(Stage **out, const ModelConfig *config, const ModelPart *par
                    .ep = setup->ep,
                    .dtype = dtype,
                    .dtype_acc = dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32};
-    TRY(new_arenas(&s->f_to_i, setup->n_f_to_i, "f_to_i", model));
-    TRY(new_arenas(&s->f_to_w, setup->n_f_to_w, "f_to_w", model));
-    TRY(new_arenas(&s->i_to_w, setup->n_i_to_w, "i_to_w", model));
+    const Stage *lender = setup->slots_of;
+    if (lender) {
+        s->f_to_i = lender->f_to_i;
+        s->f_to_w = lender->f_to_w;
+        s->i_to_w = lender->i_to_w;
+        s->setup.n_f_to_i = s->setup.n_f_to_w = s->setup.n_i_to_w = 0; /* none of its own */
+    } else {
+        TRY(new_arenas(&s->f_to_i, setup->n_f_to_i, "f_to_i", model));
+        TRY(new_arenas(&s->f_to_w, setup->n_f_to_w, "f_to_w", model));
+        TRY(new_arenas(&s->i_to_w, setup->n_i_to_w, "i_to_w", model));
+    }
     size_t n = (size_t)part->range.n, m = (size_t)setup->n_microbatches;
     TRY(arena_alloc(model, &s->saved, (size_t)setup->n_f_to_w, sizeof *s->saved));
     for (int i = 0; i < setup->n_f_to_w; i++)

@@ -29,6 +29,9 @@ void model_link_tied(ParamSet *set);
 typedef struct StageConfig {
     int n_microbatches;               /* of a step, at most */
     int n_f_to_i, n_f_to_w, n_i_to_w; /* slots, from the schedule */
+    /* A stage of the same rank whose slots' memory this one uses too, since slots are numbered over all stages of a rank;
+     * NULL: own memory. It is freed no sooner. */
+    const struct Stage *slots_of;
     double recompute_ratio;
     Comm *ep;                /* the ranks that share out the experts (Run); NULL: all are here */
     bool balancing_together; /* one balancing loss of all layers (form hf); there are MoE layers */

@@ -75,6 +75,7 @@ static Status create_stages(Engine *e, const EngineSetup *setup)
         if (e->rank_of_stage[s] != rank) continue;
         TRY(stage_create(&e->stage[s], e->model, &parts[s], &slots, &e->be, e->dtype, &e->arena));
         e->refs[s] = (StageRef){&stage_ops, e->stage[s]};
+        if (!slots.slots_of) slots.slots_of = e->stage[s];
     }
     return OK;
 }
