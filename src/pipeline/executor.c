@@ -195,6 +195,7 @@ static void run_action(Pipeline *p, int k, MicroBatch *const *mb, ForwardMode mo
     case ACT_SEND_B: send(p, k, mb); break;
     case ACT_RECV_F:
     case ACT_RECV_B: receive(p, k, mb); break;
+    case ACT_REDUCE: p->reduce.start(p->reduce.self, a->stage); break;
     case ACT_COUNT: break;
     }
     if (!action_is_compute(a->kind)) return;
@@ -211,6 +212,7 @@ void pipeline_step(Pipeline *p, MicroBatch *const *mb, ForwardMode mode)
     p->first = INFINITY;
     grow_send_buffers(p, mb);
     for (int k = 0; k < p->list.n; k++) {
+        if (p->schedule->has_reduce) p->reduce.advance(p->reduce.self);
         run_action(p, k, mb, mode);
         if (p->watch_messages) look_at_messages(p);
     }

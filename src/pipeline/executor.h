@@ -21,15 +21,26 @@ typedef struct Posted {
     int action; /* that posted it */
 } Posted;
 
+/**
+ * The sum of a stage's gradients over ranks outside of the pipeline, for schedules that have a REDUCE. `start` begins it,
+ * `advance` gets on with what has begun; both never wait. Who gave it also sees to its end.
+ */
+typedef struct PipelineReduce {
+    void (*start)(void *self, int stage);
+    void (*advance)(void *self); /* before every action */
+    void *self;
+} PipelineReduce;
+
 typedef struct Pipeline {
     const Schedule *schedule; /* lent */
     Comm *pp;                 /* lent */
     const StageRef *stages;   /* [n_stages] lent; self NULL when not on this rank */
     int rank;
-    ActionList list;    /* this rank's, lent from the schedule */
-    ActionTime *time;   /* [list.n] of the last step */
-    double busy;        /* last step: seconds inside the stages' functions */
-    double first, last; /* last step: begin of its first, end of its last compute action */
+    PipelineReduce reduce; /* set by the owner, before the first step, if the schedule has_reduce */
+    ActionList list;       /* this rank's, lent from the schedule */
+    ActionTime *time;      /* [list.n] of the last step */
+    double busy;           /* last step: seconds inside the stages' functions */
+    double first, last;    /* last step: begin of its first, end of its last compute action */
     double
         clock_offset; /* to add to this rank's times for those of rank 0; set by the caller (comm_clock_offset) */
     bool watch_messages; /* look for their end after each action, not only where it is waited for */

@@ -7,7 +7,7 @@
 const char *const action_names[ACT_COUNT] = {
     [ACT_F] = "F",           [ACT_I] = "I",           [ACT_W] = "W",
     [ACT_B] = "B",           [ACT_SEND_F] = "SEND_F", [ACT_RECV_F] = "RECV_F",
-    [ACT_SEND_B] = "SEND_B", [ACT_RECV_B] = "RECV_B",
+    [ACT_SEND_B] = "SEND_B", [ACT_RECV_B] = "RECV_B", [ACT_REDUCE] = "REDUCE_GRAD",
 };
 
 const Slots slots_none = {-1, -1, -1, -1};

@@ -25,14 +25,20 @@ typedef enum ActionKind {
     ACT_RECV_F, /* posts the receive of x; the F waits for it */
     ACT_SEND_B, /* dx to the stage before */
     ACT_RECV_B, /* posts the receive of dy; the I or B waits for it */
+    ACT_REDUCE, /* the stage's gradients are complete: their sum over ranks begins; mb is the last W's */
     ACT_COUNT
 } ActionKind;
 
-extern const char *const action_names[ACT_COUNT]; /* "F", …, "RECV_B" */
+extern const char *const action_names[ACT_COUNT]; /* "F", …, "REDUCE_GRAD" */
 
 static inline bool action_is_compute(ActionKind kind)
 {
     return kind <= ACT_B;
+}
+
+static inline bool action_is_message(ActionKind kind)
+{
+    return kind > ACT_B && kind <= ACT_RECV_B;
 }
 
 typedef struct Action {
@@ -62,6 +68,7 @@ typedef struct Schedule {
     ActionList *list;   /* [n_ranks] */
     bool forward_only;  /* F alone: eval, generate */
     bool has_comm;      /* SEND and RECV are in the lists */
+    bool has_reduce;    /* and a REDUCE for each stage */
     bool has_slots;     /* Action.at, .to and n_slots are set */
     bool
         ascending; /* F, I, W, B in ascending microbatch order on each stage (set by schedule_build); without it results are not bitwise those of other schedules */
@@ -142,6 +149,12 @@ Status schedule_add_comm(Schedule *schedule, Arena *arena) MUST_USE;
 Status schedule_hoist_receives(Schedule *schedule, Arena *arena) MUST_USE;
 
 /**
+ * A REDUCE behind the last W or B of each stage: from there on its gradients are the pipeline's no more, and their sum over
+ * data-parallel ranks runs while other stages still compute.
+ */
+Status schedule_add_reduce(Schedule *schedule, Arena *arena) MUST_USE;
+
+/**
  * Number the slots of each rank from their live intervals, as few as possible of each kind.
  *
  *   f_to_i   from RECV_F (the F of the stage before when on this rank, the F itself on stage 0) to the end of I
@@ -159,7 +172,7 @@ Status schedule_assign_slots(Schedule *schedule, Arena *arena) MUST_USE;
  * Prove that a schedule can run, in any stage it is in (has_comm, has_slots):
  * every (stage, microbatch) has one F and either one B or one I and one W (forward only: one F alone), on
  * the owning rank; each border between ranks has one SEND after its producer and one RECV before its
- * consumer; for each ordered pair of ranks sends and receives stand in the same order; no slot is taken
+ * consumer; has_reduce: each stage has one REDUCE, behind its last W or B; for each ordered pair of ranks sends and receives stand in the same order; no slot is taken
  * while live; and running all lists against each other, with the given number of send buffers, reaches
  * the end.
  *

@@ -84,7 +84,7 @@ static Status index_actions(const Schedule *s, const Places *places)
                               s->rank_of_stage[a->stage]);
             if (s->forward_only && action_is_compute(a->kind) && a->kind != ACT_F)
                 return refuse(s, r, k, "a backward in a forward-only schedule");
-            if (!action_is_compute(a->kind)) TRY(check_message(s, r, k));
+            if (action_is_message(a->kind)) TRY(check_message(s, r, k));
             int *place = &places->of[a->kind][pair_of(s, a->stage, a->mb)];
             if (*place) return refuse(s, r, k, "comes twice (first at position %d)", *place);
             *place = k + 1;
@@ -125,6 +125,28 @@ static Status check_counts(const Schedule *s, const Places *places)
                                   forward ? "the F" : "the backward", own);
             }
         }
+    return OK;
+}
+
+/* A stage's gradients are summed once, when they are complete. */
+static Status check_reduce(const Schedule *s, const Places *places)
+{
+    for (int stage = 0; stage < s->n_stages; stage++) {
+        int r = s->rank_of_stage[stage], last = 0, n = 0;
+        for (int mb = 0; mb < s->n_mb; mb++) {
+            size_t pair = pair_of(s, stage, mb);
+            int w = places->of[ACT_W][pair], b = places->of[ACT_B][pair];
+            last = w > last ? w : b > last ? b : last;
+        }
+        for (int mb = 0; mb < s->n_mb; mb++) {
+            int place = places->of[ACT_REDUCE][pair_of(s, stage, mb)];
+            if (!place) continue;
+            if (place < last)
+                return refuse(s, r, place - 1, "before the weight gradient at position %d", last);
+            if (n++ || !s->has_reduce) return refuse(s, r, place - 1, "once too often");
+        }
+        if (s->has_reduce && !n) return missing(s, r, "%dREDUCE_GRAD is missing", stage);
+    }
     return OK;
 }
 
@@ -200,7 +222,7 @@ static Status check_slots(const Schedule *s, Arena *scratch)
 /* Running all lists against each other. `done` has a bit for each kind of action of a pair. */
 typedef struct Run {
     const Schedule *s;
-    uint8_t *done;  /* [pairs] */
+    uint16_t *done; /* [pairs] */
     int *next;      /* [n_ranks] place in the list */
     int **last_use; /* [n_ranks][send slots] place + 1 of the action that wrote it last */
 } Run;
@@ -247,7 +269,7 @@ static void mark_done(Run *run, int rank, int k)
 {
     const Action *a = &run->s->list[rank].at[k];
     unsigned bits = a->kind == ACT_B ? 1u << ACT_B | 1u << ACT_I | 1u << ACT_W : 1u << a->kind;
-    run->done[pair_of(run->s, a->stage, a->mb)] |= (uint8_t)bits;
+    run->done[pair_of(run->s, a->stage, a->mb)] |= (uint16_t)bits;
     if (run->s->has_slots && message_rank(run->s, a->kind, a->stage) >= 0)
         run->last_use[rank][a->at.send] = k + 1;
 }
@@ -255,7 +277,7 @@ static void mark_done(Run *run, int rank, int k)
 static Status check_run(const Schedule *s, Arena *scratch)
 {
     Run run = {.s = s};
-    TRY(arena_alloc(scratch, &run.done, n_pairs(s), 1));
+    TRY(arena_alloc(scratch, &run.done, n_pairs(s), sizeof *run.done));
     TRY(arena_alloc(scratch, &run.next, (size_t)s->n_ranks, sizeof(int)));
     TRY(arena_alloc(scratch, &run.last_use, (size_t)s->n_ranks, sizeof(int *)));
     for (int r = 0; s->has_slots && r < s->n_ranks; r++)
@@ -316,6 +338,7 @@ static Status check(const Schedule *s, bool *ascending, Arena *scratch)
         TRY(arena_alloc(scratch, &places.of[kind], n_pairs(s), sizeof(int)));
     TRY(index_actions(s, &places));
     TRY(check_counts(s, &places));
+    TRY(check_reduce(s, &places));
     if (s->has_comm) TRY(check_message_order(s, scratch));
     if (s->has_slots) TRY(check_slots(s, scratch));
     TRY(check_run(s, scratch));

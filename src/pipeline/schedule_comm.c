@@ -159,3 +159,26 @@ Status schedule_hoist_receives(Schedule *s, Arena *arena)
     }
     return OK;
 }
+
+Status schedule_add_reduce(Schedule *s, Arena *arena)
+{
+    int *last_s; /* [n_stages] place of the last W or B in its rank's list */
+    TRY(arena_alloc(arena, &last_s, (size_t)s->n_stages, sizeof(int)));
+    for (int r = 0; r < s->n_ranks; r++) {
+        const ActionList *list = &s->list[r];
+        for (int k = 0; k < list->n; k++)
+            if (list->at[k].kind == ACT_W || list->at[k].kind == ACT_B)
+                last_s[list->at[k].stage] = k;
+        ActionList longer = {.n = 0};
+        TRY(arena_alloc(arena, &longer.at, (size_t)(list->n + s->n_stages), sizeof(Action)));
+        for (int k = 0; k < list->n; k++) {
+            const Action *a = &list->at[k];
+            longer.at[longer.n++] = *a;
+            if ((a->kind == ACT_W || a->kind == ACT_B) && last_s[a->stage] == k)
+                schedule_emit(&longer, ACT_REDUCE, a->stage, a->mb);
+        }
+        s->list[r] = longer;
+    }
+    s->has_reduce = true;
+    return OK;
+}

@@ -68,7 +68,7 @@ static Status read_action(Reader *reader, Text cell, ActionList *list)
     Text t = cell;
     int stage, mb, kind;
     if (!take_number(&t, &stage)) return refuse(reader, cell, "expected a stage number first");
-    if ((kind = take_name(&t, action_names, ACT_COUNT)) < 0) {
+    if ((kind = take_name(&t, action_names, ACT_REDUCE)) < 0) {
         enum { N = sizeof skipped_names / sizeof skipped_names[0] };
         if (take_name(&t, skipped_names, N) >= 0 && t.at == t.end) return OK;
         return refuse(reader, cell, "expected F, I, W, B, SEND_F, RECV_F, SEND_B or RECV_B");

@@ -204,7 +204,7 @@ void schedule_print_invalid_json(TextBuffer *out, const char *error)
 
 // clang-format off
 /* Names of colours of Chrome's trace viewer; Perfetto takes its own. */
-static const char *const trace_colour[ACT_COUNT] = {"rail_response", "yellow", "good", "rail_animation", "grey", "grey", "grey", "grey"};
+static const char *const trace_colour[ACT_COUNT] = {"rail_response", "yellow", "good", "rail_animation", "grey", "grey", "grey", "grey", "grey"};
 // clang-format on
 
 /* An event on the rank's track, without its closing brace. */
@@ -266,7 +266,7 @@ static void print_trace(TextBuffer *out, const Schedule *s, const ScheduleReport
             const Action *a = &s->list[r].at[k];
             if (action_is_compute(a->kind))
                 print_compute(out, a, times, r, k);
-            else if (times->wait)
+            else if (times->wait && action_is_message(a->kind))
                 print_message(out, a, times, r, k);
         }
     }

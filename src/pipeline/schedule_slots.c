@@ -44,6 +44,7 @@ int slot_events(const Schedule *s, const Action *a, SlotEvent event[SLOT_EVENTS_
     case ACT_RECV_B: EVENT(SLOT_TAKE, SLOT_I_TO_W, a->stage); break;
     case ACT_SEND_F:
     case ACT_SEND_B: EVENT(SLOT_FREE, SLOT_SEND, a->stage); break;
+    case ACT_REDUCE:
     case ACT_COUNT: break;
     }
 #undef EVENT
