@@ -32,6 +32,7 @@ Param *paramset_declare(ParamSet *set, const char *name, ParamInit init, int n_d
                  .weight_decay = NAN};
     p->value = (Tensor){NULL, set->dtype, n_dims, {1, 1, 1, 1}};
     for (int i = 0; i < n_dims; i++) p->value.dim[i] = dim[i];
+    p->own = p->kept = (ParamRange){0, tensor_size(p->value)};
     set->at[set->n++] = p;
     return p;
 }
@@ -48,6 +49,34 @@ Param *paramset_declare_experts(ParamSet *set, const char *name, const int64_t d
     return p;
 }
 
+ParamRange param_shard(const Param *p, int rank, int n_ranks)
+{
+    int64_t size = tensor_size(p->value), blocks = (size + PARAM_BLOCK - 1) / PARAM_BLOCK;
+    /* Both of a tied pair make the same update: the copy is cut as the embedding, which is number 0. */
+    int64_t place = (rank + (p->tied_copy ? 0 : p->order)) % n_ranks;
+    int64_t begin = blocks * place / n_ranks * PARAM_BLOCK,
+            end = blocks * (place + 1) / n_ranks * PARAM_BLOCK;
+    return (ParamRange){begin < size ? begin : size, end < size ? end : size};
+}
+
+/* Elements of a tensor that begins at element `first` of the parameter. */
+static Tensor part_of(Tensor t, int64_t first, ParamRange range)
+{
+    return tensor1(tensor_at(t, range.begin - first), t.dtype, range.end - range.begin);
+}
+
+static Status layout_master(ParamSet *set, Param *p, bool with_grads)
+{
+    bool whole = p->kept.end - p->kept.begin == tensor_size(p->value);
+    p->master = whole ? p->value : part_of(p->value, 0, p->kept);
+    if (set->dtype == set->dtype_grad) return OK;
+    p->master.dtype = set->dtype_grad;
+    p->master.data = NULL;
+    if (!with_grads) return OK;
+    return arena_alloc(set->arena, &p->master.data, (size_t)tensor_size(p->master),
+                       dtype_bytes(set->dtype_grad));
+}
+
 Status paramset_layout(ParamSet *set, bool with_grads)
 {
     int64_t total = 0;
@@ -55,13 +84,7 @@ Status paramset_layout(ParamSet *set, bool with_grads)
         Param *p = set->at[i];
         size_t n = (size_t)tensor_size(p->value);
         TRY(arena_alloc(set->arena, &p->value.data, n, dtype_bytes(p->value.dtype)));
-        p->master = p->value;
-        if (set->dtype != set->dtype_grad) {
-            p->master.dtype = set->dtype_grad;
-            p->master.data = NULL;
-            if (with_grads)
-                TRY(arena_alloc(set->arena, &p->master.data, n, dtype_bytes(set->dtype_grad)));
-        }
+        TRY(layout_master(set, p, with_grads));
         if (with_grads && p->trainable) total += tensor_size(p->value);
     }
     set->grads = tensor1(NULL, set->dtype_grad, total);
@@ -88,6 +111,11 @@ Tensor param_tensor(const Param *p, ParamTensor what)
     }
 }
 
+Tensor param_own(const Param *p, ParamTensor what)
+{
+    return part_of(param_tensor(p, what), what == PARAM_GRAD ? 0 : p->kept.begin, p->own);
+}
+
 Param param_whole(const Param *p)
 {
     Param whole = *p;
@@ -100,9 +128,15 @@ Param param_whole(const Param *p)
 
 ParamSlice param_slice(const Param *p, int64_t offset, int64_t count)
 {
-    const int64_t size = tensor_size(p->value), first = p->first_row * (size / p->value.dim[0]);
+    return param_slice_in(p, (ParamRange){0, tensor_size(p->value)}, offset, count);
+}
+
+ParamSlice param_slice_in(const Param *p, ParamRange range, int64_t offset, int64_t count)
+{
+    const int64_t row = tensor_size(p->value) / p->value.dim[0];
+    const int64_t first = p->first_row * row + range.begin, last = p->first_row * row + range.end;
     int64_t begin = offset > first ? offset : first;
-    int64_t end = offset + count < first + size ? offset + count : first + size;
+    int64_t end = offset + count < last ? offset + count : last;
     if (begin >= end) return (ParamSlice){0};
     return (ParamSlice){.skip = begin - offset, .n = end - begin, .at = begin - first};
 }

@@ -12,6 +12,11 @@
 
 typedef enum ParamInit { PARAM_INIT_NORMAL, PARAM_INIT_ONES, PARAM_INIT_ZEROS } ParamInit;
 
+/** Elements begin … end-1 of a parameter's value, flat. */
+typedef struct ParamRange {
+    int64_t begin, end;
+} ParamRange;
+
 typedef struct Param {
     const char *name;
     ParamInit init;
@@ -19,16 +24,19 @@ typedef struct Param {
         order; /* place in the whole model's order, the same in every layout; sums go in this order */
     Tensor value; /* compute dtype: what forward and backward read */
     Tensor
-        master;  /* dtype_grad: what the optimizer updates and files hold; the same memory as value
+        master; /* dtype_grad, elements `kept`: what the optimizer updates and files hold; memory of value
                       when the dtypes agree, null when they differ and nothing is trained */
-    Tensor grad; /* f32 (f64 when the model is f64); null when frozen */
-    Tensor moment[2]; /* optimizer state, dtype of grad; null: none */
+    Tensor grad;      /* f32 (f64 when the model is f64); null when frozen */
+    Tensor moment[2]; /* optimizer state of elements `kept`, dtype of grad; null: none */
     bool trainable;
     bool is_matrix; /* false: norm scales and biases (optimizer.decay_1d) */
     bool
         is_expert; /* shared out over ep: copies are on the ranks of edp, not on all of dp and sp */
     int64_t first_row,
         whole_rows; /* of the whole parameter's dim 0: value begins there, and how many */
+    ParamRange
+        own; /* of the ranks with a copy, what this one sums, takes the norm of and writes to files */
+    ParamRange kept; /* what master and moments hold: all, or with ZeRO `own` alone */
     bool tied_copy; /* the head of a tied pair: the embedding is counted, saved and named instead */
     double lr_scale;
     double weight_decay; /* of this parameter; NAN: the optimizer's */
@@ -54,6 +62,13 @@ Param *paramset_declare(ParamSet *set, const char *name, ParamInit init, int n_d
 /** A matrix per expert, normal: of [E, O, I] the set's share of the experts, which ep_size divides. */
 Param *paramset_declare_experts(ParamSet *set, const char *name, const int64_t dim[3]);
 /**
+ * The part of one of n_ranks that hold a copy: whole blocks of PARAM_BLOCK elements, as even as those allow. It depends
+ * on shape and order alone; which rank has the first part changes with the order, so that small parameters spread.
+ */
+enum { PARAM_BLOCK = 4096 };
+ParamRange param_shard(const Param *p, int rank, int n_ranks);
+
+/**
  * Give all parameters values and with_grads (or where it costs nothing) masters, uninitialised, and if
  * trainable and with_grads zeroed gradients.
  */
@@ -62,6 +77,9 @@ Status paramset_layout(ParamSet *set, bool with_grads) MUST_USE;
 /** Which of a parameter's tensors. */
 typedef enum ParamTensor { PARAM_MASTER, PARAM_GRAD, PARAM_MOMENT_0, PARAM_MOMENT_1 } ParamTensor;
 Tensor param_tensor(const Param *p, ParamTensor what);
+
+/** Its elements `own`, flat. */
+Tensor param_own(const Param *p, ParamTensor what);
 
 /** The declaration of the whole parameter, without memory. */
 Param param_whole(const Param *p);
@@ -72,6 +90,8 @@ typedef struct ParamSlice {
 } ParamSlice;
 /** For elements offset … offset+count-1; n = 0: none. */
 ParamSlice param_slice(const Param *p, int64_t offset, int64_t count);
+/** The same of a part of what is held here; `at` counts from its begin. */
+ParamSlice param_slice_in(const Param *p, ParamRange range, int64_t offset, int64_t count);
 
 Param *paramset_find(const ParamSet *set, const char *name); /* NULL: not there */
 void paramset_zero_grads(ParamSet *set);

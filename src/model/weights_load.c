@@ -51,7 +51,8 @@ static Status fill_slice(const Param *p, const HfTensor *t, const ShardTensor *f
     ParamSlice slice = param_slice(p, t->offset, t->count);
     if (slice.n == 0) return OK;
     TRY(read_slice(p->value, slice, found, scratch));
-    if (tensor_is_null(p->master) || p->master.data == p->value.data) return OK;
+    slice = param_slice_in(p, p->kept, t->offset, t->count);
+    if (tensor_is_null(p->master) || p->master.dtype == p->value.dtype || slice.n == 0) return OK;
     return read_slice(p->master, slice, found, scratch);
 }
 
@@ -118,7 +119,7 @@ Status hf_load_moments(const HfLayout *layout, const ShardIndex *index, ParamSet
             if (!found || found->entry->n_elements != t->count)
                 return FAIL(ERR_FORMAT, "%s: tensor %s: %s", index->path, t->name,
                             found ? "of another size than the parameter" : "missing");
-            ParamSlice s = param_slice(p, t->offset, t->count);
+            ParamSlice s = param_slice_in(p, p->kept, t->offset, t->count);
             if (s.n)
                 TRY(shard_tensor_read(found, s.skip, s.n, moment.dtype, tensor_at(moment, s.at)));
         }
@@ -158,8 +159,10 @@ void hf_init(const ModelConfig *config, ParamSet *set, uint64_t seed, Arena *scr
                                ? config->init_range * rng_normal(key, (uint64_t)(slice.skip + e))
                            : p->init == PARAM_INIT_ONES ? 1
                                                         : 0;
-                store(p->value, slice.at + e, x);
-                if (!tensor_is_null(p->master)) store(p->master, slice.at + e, x);
+                int64_t at = slice.at + e;
+                store(p->value, at, x);
+                if (!tensor_is_null(p->master) && at >= p->kept.begin && at < p->kept.end)
+                    store(p->master, at - p->kept.begin, x);
             }
         }
         arena_rewind(scratch, mark);

@@ -1,4 +1,5 @@
 #include "io/file.h"
+#include "model/shared_file.h"
 #include "model/weights.h"
 
 #include <string.h>
@@ -67,66 +68,53 @@ static Status make_plan(Plan *plan, const HfLayout *layout, const HfWrite *how, 
     return OK;
 }
 
+/* What goes into one file. */
+typedef struct Part {
+    const Plan *plan;
+    int file;
+    const HfLayout *layout;
+    const ParamSet *set;
+    const HfWrite *how;
+    bool carries; /* one rank writes what belongs to no parameter */
+} Part;
+
 /* This rank's part of one file. */
-static Status write_own(SafetensorsWriter *writer, const Plan *plan, int file,
-                        const HfLayout *layout, const ParamSet *set, const HfWrite *how,
-                        bool first_rank)
+static Status write_own(SafetensorsWriter *writer, void *arg)
 {
+    const Part *part = arg;
+    const Plan *plan = part->plan;
+    ParamTensor what = part->how->what;
     for (int i = 0; i < plan->n; i++) {
-        const HfTensor *t = &layout->at[plan->tensor[i]];
-        if (plan->file_of[i] != file) continue;
+        const HfTensor *t = &part->layout->at[plan->tensor[i]];
+        if (plan->file_of[i] != part->file) continue;
         if (!t->param) {
-            if (first_rank)
+            if (part->carries)
                 TRY(safetensors_write_raw(writer, t->name, 0, t->count,
                                           safetensors_bytes(t->source->file, t->source->entry)));
             continue;
         }
-        const Param *p = paramset_find(set, t->param);
+        const Param *p = paramset_find(part->set, t->param);
         if (!p) continue;
-        Tensor data = param_tensor(p, how->what);
-        if (tensor_is_null(data)) return FAIL(ERR_FORMAT, "tensor %s: nothing to write", t->name);
-        ParamSlice s = param_slice(p, t->offset, t->count);
-        if (s.n) TRY(safetensors_write_f32(writer, t->name, s.skip, s.n, tensor_at(data, s.at)));
+        if (tensor_is_null(param_tensor(p, what)))
+            return FAIL(ERR_FORMAT, "tensor %s: nothing to write", t->name);
+        ParamSlice s = param_slice_in(p, p->own, t->offset, t->count);
+        if (s.n)
+            TRY(safetensors_write_f32(writer, t->name, s.skip, s.n,
+                                      tensor_at(param_own(p, what), s.at)));
     }
     return OK;
 }
 
-/* One file by all ranks: rank 0 lays it out, all fill in their slices, rank 0 counts and renames. */
-static Status write_file(const Plan *plan, int file, const HfLayout *layout, const ParamSet *set,
-                         Comm *comm, const HfWrite *how, Arena *scratch)
+static Status write_file(const Part *part, Comm *comm, Arena *scratch)
 {
+    const Plan *plan = part->plan;
     TensorDecl *decl = ARENA_NEW(scratch, TensorDecl, plan->n);
     int n = 0;
     for (int i = 0; i < plan->n; i++)
-        if (plan->file_of[i] == file) decl[n++] = plan->decl[i];
-    bool first = comm->rank == 0;
-    SafetensorsWriter *writer = NULL;
-    const char *path = path_join(scratch, how->dir, plan->file_name[file]);
-    Status status = safetensors_writer_create(&writer, path, decl, n, scratch);
-    if (status == OK && first) status = safetensors_writer_begin(writer);
-    status = comm_agree(comm, status);
-    if (status == OK && !first) status = safetensors_writer_join(writer);
-    if (status == OK) status = write_own(writer, plan, file, layout, set, how, first);
-    status = comm_agree(comm, status);
-    if (status != OK) {
-        safetensors_writer_abort(&writer);
-        return status;
-    }
-    int n_counts;
-    int64_t *counts = safetensors_writer_counts(writer, &n_counts);
-    status = comm_sum_i64(comm, counts, n_counts);
-    if (status != OK) {
-        safetensors_writer_abort(&writer);
-        return status;
-    }
-    if (!first) status = safetensors_writer_leave(&writer);
-    status = comm_agree(comm, status);
-    if (!first) return comm_agree(comm, status);
-    if (status != OK)
-        safetensors_writer_abort(&writer);
-    else
-        status = safetensors_writer_finish(&writer);
-    return comm_agree(comm, status);
+        if (plan->file_of[i] == part->file) decl[n++] = plan->decl[i];
+    const char *path = path_join(scratch, part->how->dir, plan->file_name[part->file]);
+    Part own = *part;
+    return shared_file_write(comm, path, decl, n, write_own, &own, scratch);
 }
 
 Status hf_write(const HfLayout *layout, const ParamSet *set, Comm *comm, const HfWrite *how,
@@ -136,7 +124,7 @@ Status hf_write(const HfLayout *layout, const ParamSet *set, Comm *comm, const H
     Plan plan = {0};
     TRY(comm_agree(comm, make_plan(&plan, layout, how, present, scratch)));
     for (int f = 0; f < plan.n_files; f++)
-        TRY(write_file(&plan, f, layout, set, comm, how, scratch));
+        TRY(write_file(&(Part){&plan, f, layout, set, how, comm->rank == 0}, comm, scratch));
     Status status = OK;
     if (comm->rank == 0 && plan.index_text && !how->only_file)
         status = file_write_atomic(path_join(scratch, how->dir, "model.safetensors.index.json"),

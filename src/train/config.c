@@ -134,14 +134,7 @@ Status config_check(const TrainConfig *config, const char *place)
                     place, lr->warmup);
     const ParallelSection *parallel = &config->parallel;
     TRY(check_schedule(parallel, place));
-    TRY(check_layer_split(parallel, place));
-    int dp = parallel->dp_size < 0 ? 1 : parallel->dp_size;
-    if (train->global_batch_size % dp)
-        return FAIL(ERR_USAGE,
-                    "%s: train.global_batch_size must divide by parallel.dp_size (found %lld and "
-                    "%d)",
-                    place, (long long)train->global_batch_size, dp);
-    return OK;
+    return check_layer_split(parallel, place);
 }
 
 Status config_require_run(const TrainConfig *config, const char *place)
@@ -150,6 +143,13 @@ Status config_require_run(const TrainConfig *config, const char *place)
         return FAIL(ERR_USAGE, "%s: train.output: missing (expected the folder of the run)", place);
     if (!config->data.train.n)
         return FAIL(ERR_USAGE, "%s: data.train: no data (found [], expected files)", place);
+    int64_t rows = config->train.global_batch_size;
+    int dp = config->parallel.dp_size;
+    if (dp > 0 && rows % dp)
+        return FAIL(ERR_USAGE,
+                    "%s: train.global_batch_size must divide by parallel.dp_size (found %lld and "
+                    "%d)",
+                    place, (long long)rows, dp);
     return OK;
 }
 
@@ -181,15 +181,11 @@ Status config_fit_world(TrainConfig *config, bool launched, int n_world, const c
         return FAIL(ERR_USAGE,
                     "%s: parallel.ep_size must divide dp_size * sp_size (found %d, and %lld * %d)",
                     place, p->ep_size, (long long)dp, p->sp_size);
-    if (dp != 1)
+    if (dp > 1 && config->loss.balancing_scope == BALANCING_GLOBAL)
         return FAIL(ERR_UNSUPPORTED,
-                    "%s: parallel.dp_size: %lld is not available yet (available: 1)", place,
-                    (long long)dp);
-    if (config->train.global_batch_size % dp)
-        return FAIL(ERR_USAGE,
-                    "%s: train.global_batch_size must divide by parallel.dp_size (found %lld and "
-                    "%lld)",
-                    place, (long long)config->train.global_batch_size, (long long)dp);
+                    "%s: loss.balancing_scope: global with parallel.dp_size %lld is not available "
+                    "yet",
+                    place, (long long)dp);
     p->dp_size = (int)dp;
     *n_ranks = (int)product;
     return OK;

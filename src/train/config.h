@@ -163,7 +163,10 @@ Status config_check(const TrainConfig *config, const char *place) MUST_USE;
  * config_load.
  */
 void config_resolve(TrainConfig *config);
-/** The keys a training run cannot do without (train.output). ERR_USAGE naming it. */
+/**
+ * What a training run cannot do without: train.output, data.train, a batch that divides by dp_size (after config_fit_world).
+ * ERR_USAGE naming the key.
+ */
 Status config_require_run(const TrainConfig *config, const char *place) MUST_USE;
 /**
  * Fill in dp_size and check the axes against the ranks there are.
@@ -171,7 +174,7 @@ Status config_require_run(const TrainConfig *config, const char *place) MUST_USE
  *   n_ranks = pp_size·dp_size·sp_size·tp_size;  ep_size divides dp_size·sp_size
  *
  * launched: n_world ranks were started and all must be used; else n_world is ignored and dp_size null
- * is 1. Errors: ERR_USAGE naming the axes and the numbers; global_batch_size not divisible by dp_size.
+ * is 1. Errors: ERR_USAGE naming the axes and the numbers.
  */
 Status config_fit_world(TrainConfig *config, bool launched, int n_world, const char *place,
                         int *n_ranks) MUST_USE;

@@ -29,7 +29,10 @@ static Status build_schedules(Engine *e, const EngineSetup *setup)
         if (setup->n_forward[i])
             TRY(schedule_build_forward(&e->schedule[PASS_FORWARD_0 + i], e->schedule[PASS_TRAIN],
                                        setup->n_forward[i], &e->arena));
-    if (!setup->n_train) e->schedule[PASS_TRAIN] = NULL;
+    if (!setup->n_train)
+        e->schedule[PASS_TRAIN] = NULL;
+    else if (e->mesh->size[AXIS_DATA] > 1)
+        TRY(schedule_add_reduce(e->schedule[PASS_TRAIN], &e->arena));
     return OK;
 }
 
@@ -42,6 +45,41 @@ static bool together(const Engine *e)
 static int max_int(int a, int b)
 {
     return a > b ? a : b;
+}
+
+/* Which part of each parameter this rank sums and updates, among those with a copy of it. */
+static void deal_out(Engine *e)
+{
+    for (int i = 0; i < e->set.n; i++) {
+        Param *p = e->set.at[i];
+        const Comm *copies = e->mesh->axis[p->is_expert ? AXIS_EDP : AXIS_DATA];
+        p->own = param_shard(p, copies->rank, copies->size);
+        if (e->config->parallel.zero_stage > 0) p->kept = p->own;
+    }
+}
+
+static void start_sum(void *self, int stage)
+{
+    grad_sync_start(self, stage);
+}
+
+static void advance_sums(void *self)
+{
+    grad_sync_advance(self);
+}
+
+static Status create_sync(Engine *e)
+{
+    if (e->mesh->size[AXIS_DATA] == 1 || !e->pipeline[PASS_TRAIN]) return OK;
+    GradSyncSetup setup = {.set = &e->set,
+                           .first_s = e->first_s,
+                           .n_stages = e->n_stages,
+                           .mesh = e->mesh,
+                           .be = &e->be,
+                           .own_only = e->config->parallel.zero_stage > 0};
+    TRY(grad_sync_create(&e->sync, &setup, &e->arena));
+    e->pipeline[PASS_TRAIN]->reduce = (PipelineReduce){start_sum, advance_sums, e->sync};
+    return OK;
 }
 
 static Status create_stages(Engine *e, const EngineSetup *setup)
@@ -65,10 +103,14 @@ static Status create_stages(Engine *e, const EngineSetup *setup)
     int64_t chunk = loss->mode == LOSS_FULL ? 0 : loss->chunk_size;
     ModelPart *parts;
     TRY(arena_alloc(&e->arena, &parts, (size_t)e->n_stages, sizeof *parts));
-    for (int s = 0; s < e->n_stages; s++)
+    TRY(arena_alloc(&e->arena, &e->first_s, (size_t)e->n_stages + 1, sizeof *e->first_s));
+    for (int s = 0; s < e->n_stages; s++) {
         if (e->rank_of_stage[s] == rank)
             model_part_declare(&parts[s], &e->set, e->model, e->range[s], &e->rope, chunk);
+        e->first_s[s + 1] = e->set.n;
+    }
     model_link_tied(&e->set);
+    deal_out(e);
     TRY(optimizer_apply_groups(&e->set, &e->whole, e->model, &setup->config->optimizer, &e->arena));
     TRY(paramset_layout(&e->set, setup->n_train > 0));
     for (int s = 0; s < e->n_stages; s++) {
@@ -80,6 +122,12 @@ static Status create_stages(Engine *e, const EngineSetup *setup)
     return OK;
 }
 
+/* The part of a gradient that an update here reads. */
+static Tensor part_to_add(const Param *p)
+{
+    return tensor1(tensor_at(p->grad, p->kept.begin), p->grad.dtype, p->kept.end - p->kept.begin);
+}
+
 /* A tied pair on two ranks: room for the other's gradient. */
 static Status tied_buffer(Engine *e)
 {
@@ -87,8 +135,8 @@ static Status tied_buffer(Engine *e)
         Param *p = e->set.at[i];
         bool of_pair = p->tied_copy || strcmp(p->name, "model.embed_tokens.weight") == 0;
         if (!of_pair || p->tied || tensor_is_null(p->grad)) continue;
-        e->tied_grad = p->grad;
-        TRY(arena_alloc(&e->arena, &e->tied_grad.data, (size_t)tensor_size(p->grad),
+        e->tied_grad = part_to_add(p);
+        TRY(arena_alloc(&e->arena, &e->tied_grad.data, (size_t)tensor_size(e->tied_grad),
                         dtype_bytes(p->grad.dtype)));
     }
     return OK;
@@ -190,6 +238,7 @@ Status engine_create(Engine **out, const EngineSetup *setup, Comm *world, Log *l
         if (e->schedule[pass])
             status = pipeline_create(&e->pipeline[pass], e->schedule[pass], e->mesh->axis[AXIS_PP],
                                      e->refs, &e->arena);
+    if (status == OK) status = create_sync(e);
     status = comm_agree(world, status);
     if (status == OK) status = engine_align_clocks(e);
     if (status != OK)
@@ -202,7 +251,7 @@ Status engine_create(Engine **out, const EngineSetup *setup, Comm *world, Log *l
 Status engine_align_clocks(Engine *e)
 {
     double offset;
-    TRY(comm_clock_offset(e->mesh->axis[AXIS_PP], &offset));
+    TRY(comm_clock_offset(e->mesh->world, &offset));
     for (int pass = 0; pass < PASS_COUNT; pass++)
         if (e->pipeline[pass]) e->pipeline[pass]->clock_offset = offset;
     return OK;
@@ -273,31 +322,39 @@ static void add_tied_grads(Engine *e)
     for (int i = 0; i < e->set.n; i++) {
         Param *p = e->set.at[i];
         if (p->tied_copy && p->tied && !tensor_is_null(p->grad)) {
-            e->be.add(&e->be, p->grad, p->tied->grad, p->grad);
-            e->be.convert(&e->be, p->tied->grad, p->grad);
+            Tensor copy = part_to_add(p), embedding = part_to_add(p->tied);
+            e->be.add(&e->be, copy, embedding, copy);
+            e->be.convert(&e->be, embedding, copy);
         }
     }
     if (tensor_is_null(e->tied_grad)) return;
     Param *head = paramset_find(&e->set, "lm_head.weight");
     Param *own = head ? head : paramset_find(&e->set, "model.embed_tokens.weight");
+    Tensor grad = part_to_add(own);
     Comm *pp = e->mesh->axis[AXIS_PP];
     int other = e->rank_of_stage[head ? 0 : e->n_stages - 1];
     enum { TAG = 7 };
     CommRequest receive = pp->irecv(pp, e->tied_grad.data, tensor_bytes(e->tied_grad), other, TAG);
-    CommRequest send = pp->isend(pp, own->grad.data, tensor_bytes(own->grad), other, TAG);
+    CommRequest send = pp->isend(pp, grad.data, tensor_bytes(grad), other, TAG);
     comm_must(comm_wait(pp, &receive));
-    comm_must(comm_wait(pp, &send)); /* own->grad is still being read until here */
+    comm_must(comm_wait(pp, &send)); /* grad is still being read until here */
     if (head)
-        e->be.add(&e->be, own->grad, e->tied_grad, own->grad);
+        e->be.add(&e->be, grad, e->tied_grad, grad);
     else
-        e->be.add(&e->be, own->grad, own->grad, e->tied_grad);
+        e->be.add(&e->be, grad, grad, e->tied_grad);
 }
 
 void engine_forward_backward(Engine *e, MicroBatch *mb)
 {
     paramset_zero_grads(&e->set);
     run_pass(e, PASS_TRAIN, mb, FORWARD_TRAIN);
+    if (e->sync) grad_sync_finish(e->sync);
     add_tied_grads(e);
+}
+
+void engine_spread_values(Engine *e)
+{
+    if (e->sync && e->config->parallel.zero_stage > 0) grad_sync_spread_values(e->sync);
 }
 
 void engine_forward(Engine *e, int pass, MicroBatch *mb, ForwardMode mode)
@@ -305,18 +362,18 @@ void engine_forward(Engine *e, int pass, MicroBatch *mb, ForwardMode mode)
     run_pass(e, pass, mb, mode);
 }
 
-/* Where each number of a step stands in the one vector that is summed over pp. Every rank fills in what it has and leaves the
+/* Where each number of a step stands in the one vector that is summed over the world; rows in the step's order. Every rank fills in what it has and leaves the
  * others zero, so the sum only collects and rounds nothing. */
 typedef struct SumLayout {
     int64_t ce, together, balancing, z, count, squares, busy, first, last, memory, flags, n;
 } SumLayout;
 
-static SumLayout sum_layout(const Engine *e, int64_t n_mb)
+static SumLayout sum_layout(const Engine *e, int64_t n_rows)
 {
-    int64_t ml = n_mb * e->model->n_layers, ranks = e->mesh->size[AXIS_PP];
+    int64_t ml = n_rows * e->model->n_layers, ranks = e->mesh->world->size;
     SumLayout at = {.ce = 0};
-    at.together = at.ce + n_mb;
-    at.balancing = at.together + n_mb;
+    at.together = at.ce + n_rows;
+    at.balancing = at.together + n_rows;
     at.z = at.balancing + ml;
     at.count = at.z + ml;
     at.squares = at.count + e->model->n_layers * e->model->n_experts;
@@ -334,15 +391,16 @@ static void fill_stage(double *v, const SumLayout *at, const Engine *e, const St
 {
     int64_t n_layers = e->model->n_layers, n = s->part.range.n, n_experts = e->model->n_experts;
     for (int64_t m = 0; m < n_mb; m++) {
+        int64_t row = m * e->mesh->size[AXIS_DP] + e->mesh->coord[AXIS_DP];
         if (s->part.range.has_head) {
-            v[at->ce + m] = s->ce_m[m];
-            v[at->together + m] = s->balancing_raw_m[m];
+            v[at->ce + row] = s->ce_m[m];
+            v[at->together + row] = s->balancing_raw_m[m];
         }
         for (int64_t i = 0; i < n; i++) {
             int64_t layer = s->part.range.first + i;
             if (!s->part.block[i].config.is_moe) continue;
-            v[at->balancing + m * n_layers + layer] = s->balancing_raw_ml[m * n + i];
-            v[at->z + m * n_layers + layer] = s->z_raw_ml[m * n + i];
+            v[at->balancing + row * n_layers + layer] = s->balancing_raw_ml[m * n + i];
+            v[at->z + row * n_layers + layer] = s->z_raw_ml[m * n + i];
             for (int64_t k = 0; k < n_experts; k++)
                 v[at->count + layer * n_experts + k] +=
                     (double)s->count_mle[(m * n + i) * n_experts + k];
@@ -357,7 +415,7 @@ static void fill_squares(double *v, const SumLayout *at, Engine *e)
         if (own == e->set.n || e->set.at[own]->order != e->whole.at[i]->order) continue;
         Param *p = e->set.at[own++];
         if (p->tied_copy || tensor_is_null(p->grad)) continue;
-        v[at->squares + i] = e->be.sum_squares(&e->be, p->grad, &e->step);
+        v[at->squares + i] = e->be.sum_squares(&e->be, param_own(p, PARAM_GRAD), &e->step);
     }
 }
 
@@ -382,8 +440,10 @@ void engine_sums(EngineSums *out, Engine *e, int pass, int64_t flags)
 {
     int64_t n_mb = e->schedule[pass]->n_mb, n_layers = e->model->n_layers,
             n_experts = e->model->n_experts;
-    int rank = e->mesh->coord[AXIS_PP], n_ranks = e->mesh->size[AXIS_PP];
-    SumLayout at = sum_layout(e, n_mb);
+    int64_t n_rows = n_mb * e->mesh->size[AXIS_DP];
+    Comm *world = e->mesh->world;
+    int rank = world->rank, n_ranks = world->size;
+    SumLayout at = sum_layout(e, n_rows);
     double *v = ARENA_NEW(&e->step, double, at.n);
     for (int s = 0; s < e->n_stages; s++)
         if (e->stage[s]) fill_stage(v, &at, e, e->stage[s], n_mb);
@@ -394,18 +454,18 @@ void engine_sums(EngineSums *out, Engine *e, int pass, int64_t flags)
     v[at.last + rank] = pipeline->last + pipeline->clock_offset;
     v[at.memory + rank] = (double)engine_high_water(e);
     v[at.flags] = (double)flags;
-    comm_must(comm_sum_ordered(e->mesh->axis[AXIS_PP], v, at.n, DTYPE_F64, &e->step));
+    comm_must(comm_sum_ordered(world, v, at.n, DTYPE_F64, &e->step));
 
     *out = (EngineSums){.max_violation = NAN};
-    for (int64_t m = 0; m < n_mb; m++) {
-        out->ce += v[at.ce + m];
-        out->balancing_raw += v[at.together + m]; /* one of the forms: the other's are zeros */
+    for (int64_t row = 0; row < n_rows; row++) {
+        out->ce += v[at.ce + row];
+        out->balancing_raw += v[at.together + row]; /* one of the forms: the other's are zeros */
         for (int64_t l = 0; l < n_layers; l++) {
-            out->balancing_raw += v[at.balancing + m * n_layers + l];
-            out->z_raw += v[at.z + m * n_layers + l];
+            out->balancing_raw += v[at.balancing + row * n_layers + l];
+            out->z_raw += v[at.z + row * n_layers + l];
         }
     }
-    out->balancing_raw /= (double)n_mb;
+    out->balancing_raw /= (double)n_rows;
     out->count_le = ARENA_NEW(&e->step, int64_t, n_layers * n_experts);
     for (int64_t i = 0; i < n_layers * n_experts; i++) out->count_le[i] = (int64_t)v[at.count + i];
     if (model_config_n_moe_layers(e->model))

@@ -11,13 +11,14 @@
 #include "model/weights.h"
 #include "pipeline/executor.h"
 #include "train/config.h"
+#include "train/grad_sync.h"
 
 typedef struct EngineSetup {
     const TrainConfig
         *config; /* model, parallel, train.recompute_ratio, loss, optimizer.groups, … */
     const ModelConfig *model;
-    int n_train;           /* microbatches of a training step; 0: forward only */
-    int n_forward[2];      /* microbatches of forward-only passes; 0: none */
+    int n_train;      /* microbatches of a training step on a data-parallel rank; 0: forward only */
+    int n_forward[2]; /* microbatches of forward-only passes; 0: none */
     int64_t max_positions; /* tokens of the longest segment */
     int64_t row_tokens;    /* of a typical row, for balancing */
     const char
@@ -47,6 +48,8 @@ typedef struct Engine {
     RopeTables rope;
     ShardIndex *source; /* NULL: random values */
     HfLayout *layout;
+    int *first_s;          /* [n_stages + 1] set.at of each stage's parameters */
+    GradSync *sync;        /* NULL: no rank holds the same parameters, or nothing is trained */
     Tensor tied_grad;      /* what the other holder of a tied pair sends; null when not needed */
     char side_files[4096]; /* where saving copies config, tokenizer, … from (hf_copy_side_files) */
 } Engine;
@@ -60,7 +63,7 @@ void engine_free(Engine **engine);
 /** Where side files are copied from, at first the model's folder. Lets go of a checkpoint that is about to be removed. */
 Status engine_set_side_files(Engine *engine, const char *dir) MUST_USE;
 
-/** Let this rank's pipelines tell times by the clock of rank 0 (clocks of machines drift). Collective over pp. */
+/** Let this rank's pipelines tell times by the clock of rank 0 (clocks of machines drift). Collective over world. */
 Status engine_align_clocks(Engine *engine) MUST_USE;
 
 /**
@@ -86,9 +89,12 @@ Status engine_present(bool **out, const Engine *engine, ParamTensor what, Arena 
 
 /**
  * Zero the gradients and run a training step's microbatches: gradients, and the stages' results, are there afterwards. The
- * gradients of a tied pair are added. Collective over pp.
+ * gradients of a tied pair are added. With zero_stage 1 gradients are complete in Param.own alone. Collective over pp and
+ * data.
  */
 void engine_forward_backward(Engine *engine, MicroBatch *mb);
+/** After the update: with zero_stage 1, all ranks get the values that each has updated of its own. Collective over data. */
+void engine_spread_values(Engine *engine);
 /** Run the n_forward[pass - PASS_FORWARD_0] microbatches forward only. Collective over pp. */
 void engine_forward(Engine *engine, int pass, MicroBatch *mb, ForwardMode mode);
 
@@ -108,11 +114,11 @@ typedef struct EngineSums {
     const char
         *bad_tensor; /* first parameter in model order with a non-finite gradient; NULL: none */
     double work, makespan; /* seconds: of the busiest rank; first start to last end of all ranks */
-    int64_t *memory_r;     /* [ranks of pp] high-water bytes */
+    int64_t *memory_r;     /* [ranks of the world] high-water bytes */
     int64_t flags;         /* sum of the ranks' flags */
 } EngineSums;
 
-/** Collective over pp, once per step, after engine_forward_backward or engine_forward. Arrays live in engine->step. */
+/** Collective over world, once per step, after engine_forward_backward or engine_forward. Arrays live in engine->step. */
 void engine_sums(EngineSums *out, Engine *engine, int pass, int64_t flags);
 
 /** Fill balancing, z and loss from the raw sums; 0 in a step in which nothing is trained (numerics.md 2 to 4). */

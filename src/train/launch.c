@@ -42,7 +42,8 @@ static Status eval_body(Comm *world, void *arg)
                          .max_positions = dataset_longest(job->plan.data),
                          .row_tokens =
                              dataset_n_tokens(job->plan.data) / dataset_n_rows(job->plan.data)};
-    evaluate_passes(setup.n_forward, dataset_n_rows(job->plan.data));
+    evaluate_passes(setup.n_forward, dataset_n_rows(job->plan.data),
+                    job->plan.config->parallel.dp_size);
     Engine *engine;
     TRY(engine_create(&engine, &setup, world, NULL));
     EvalResult result;

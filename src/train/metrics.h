@@ -13,7 +13,7 @@ typedef struct Metrics {
     double time_step, time_data; /* seconds */
     double flops;                /* of the step */
     double bubble, bubble_predicted;
-    const int64_t *memory_r; /* arenas' high-water bytes by rank of pp */
+    const int64_t *memory_r; /* arenas' high-water bytes by rank of the world */
     int n_ranks;
     double eval_loss; /* NAN: not evaluated after this step */
 } Metrics;

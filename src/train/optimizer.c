@@ -84,9 +84,9 @@ Status optimizer_create_moments(ParamSet *set, OptimizerType type, Arena *arena)
     for (int i = 0; i < set->n && type == OPTIMIZER_ADAMW; i++) {
         Param *p = set->at[i];
         for (int k = 0; k < 2 && p->trainable; k++) {
-            p->moment[k] = p->grad;
-            TRY(arena_alloc(arena, &p->moment[k].data, (size_t)tensor_size(p->grad),
-                            dtype_bytes(p->grad.dtype)));
+            p->moment[k] = p->master;
+            TRY(arena_alloc(arena, &p->moment[k].data, (size_t)tensor_size(p->master),
+                            dtype_bytes(p->master.dtype)));
         }
     }
     return OK;
@@ -106,18 +106,24 @@ double lr_at(const LrScheduleSection *schedule, double base, int64_t step, int64
     }
 }
 
+static Tensor part_of(Tensor t, ParamRange range)
+{
+    return tensor1(tensor_at(t, range.begin), t.dtype, range.end - range.begin);
+}
+
 void optimizer_update(ParamSet *set, const Backend *be, const OptimizerSection *config, double lr,
                       double clip, int64_t t)
 {
     for (int i = 0; i < set->n; i++) {
         Param *p = set->at[i];
         if (!p->trainable) continue;
+        Tensor grad = part_of(p->grad, p->kept), value = part_of(p->value, p->kept);
         double decay = isnan(p->weight_decay) ? config->weight_decay : p->weight_decay;
         if (config->type == OPTIMIZER_SGD)
-            be->sgd(be, &(SgdArgs){p->master, p->grad, lr * p->lr_scale, decay, clip});
+            be->sgd(be, &(SgdArgs){p->master, grad, lr * p->lr_scale, decay, clip});
         else
             be->adamw(be, &(AdamWArgs){.w = p->master,
-                                       .g = p->grad,
+                                       .g = grad,
                                        .m = p->moment[0],
                                        .v = p->moment[1],
                                        .lr = lr * p->lr_scale,
@@ -127,6 +133,6 @@ void optimizer_update(ParamSet *set, const Backend *be, const OptimizerSection *
                                        .weight_decay = decay,
                                        .grad_scale = clip,
                                        .t = t});
-        if (p->value.data != p->master.data) be->convert(be, p->value, p->master);
+        if (value.data != p->master.data) be->convert(be, value, p->master);
     }
 }

@@ -1,46 +1,71 @@
 #include "train/probe.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "model/shared_file.h"
 
 #include <math.h>
 
-/* The last stage of the model, NULL on other ranks. */
+/* The last stage of the model, NULL on ranks without it. */
 static Stage *head_stage(const Engine *e)
 {
     return e->stage[e->n_stages - 1];
+}
+
+/* The row of the batch that is microbatch m here. */
+static int64_t row_of(const Engine *e, int64_t m)
+{
+    return m * e->mesh->size[AXIS_DP] + e->mesh->coord[AXIS_DP];
+}
+
+static int64_t n_own_rows(const Engine *e, const ProbePlan *plan)
+{
+    return plan->n_rows / e->mesh->size[AXIS_DP];
 }
 
 static Status take_logits(Engine *e, const ProbePlan *plan)
 {
     Stage *s = head_stage(e);
     if (!s) return OK;
-    TRY(arena_alloc(&e->arena, &s->logits_m, (size_t)plan->n_rows, sizeof *s->logits_m));
-    for (int64_t m = 0; m < plan->n_rows; m++) {
-        s->logits_m[m] = tensor2(NULL, s->run.dtype_acc, plan->row[m].n_tokens, e->model->vocab);
+    int64_t n = n_own_rows(e, plan);
+    TRY(arena_alloc(&e->arena, &s->logits_m, (size_t)n, sizeof *s->logits_m));
+    for (int64_t m = 0; m < n; m++) {
+        s->logits_m[m] =
+            tensor2(NULL, s->run.dtype_acc, plan->row[row_of(e, m)].n_tokens, e->model->vocab);
         TRY(arena_alloc(&e->arena, &s->logits_m[m].data, (size_t)tensor_size(s->logits_m[m]),
                         sizeof(float)));
     }
     return OK;
 }
 
+typedef struct Logits {
+    const Engine *engine;
+    const ProbePlan *plan;
+    const TensorDecl *decl; /* [n_rows] */
+} Logits;
+
+static Status write_own_logits(SafetensorsWriter *writer, void *arg)
+{
+    const Logits *logits = arg;
+    const Stage *s = head_stage(logits->engine);
+    int64_t n = s ? n_own_rows(logits->engine, logits->plan) : 0;
+    for (int64_t m = 0; m < n; m++)
+        TRY(safetensors_write_f32(writer, logits->decl[row_of(logits->engine, m)].name, 0,
+                                  tensor_size(s->logits_m[m]), s->logits_m[m].data));
+    return OK;
+}
+
 static Status write_logits(const Engine *e, const ProbePlan *plan, Arena *arena)
 {
-    const Stage *s = head_stage(e);
-    if (!s) return OK;
     TensorDecl *decl = ARENA_NEW(arena, TensorDecl, plan->n_rows);
-    for (int64_t m = 0; m < plan->n_rows; m++)
-        decl[m] = (TensorDecl){text_format(arena, "mb%lld", (long long)m), DTYPE_F32, 2,
-                               s->logits_m[m].dim};
-    SafetensorsWriter *writer;
-    TRY(safetensors_writer_create(&writer, path_join(arena, plan->out, "logits.safetensors"), decl,
-                                  (int)plan->n_rows, arena));
-    Status status = safetensors_writer_begin(writer);
-    for (int64_t m = 0; m < plan->n_rows && status == OK; m++)
-        status = safetensors_write_f32(writer, decl[m].name, 0, tensor_size(s->logits_m[m]),
-                                       s->logits_m[m].data);
-    if (status == OK) return safetensors_writer_finish(&writer);
-    safetensors_writer_abort(&writer);
-    return status;
+    for (int64_t j = 0; j < plan->n_rows; j++) {
+        int64_t *dim = ARENA_NEW(arena, int64_t, 2);
+        dim[0] = plan->row[j].n_tokens;
+        dim[1] = e->model->vocab;
+        decl[j] = (TensorDecl){text_format(arena, "mb%lld", (long long)j), DTYPE_F32, 2, dim};
+    }
+    Logits logits = {e, plan, decl};
+    return shared_file_write(e->mesh->world, path_join(arena, plan->out, "logits.safetensors"),
+                             decl, (int)plan->n_rows, write_own_logits, &logits, arena);
 }
 
 static Status write_grads(Engine *e, const ProbePlan *plan, Arena *arena)
@@ -101,7 +126,7 @@ static Status run(Engine *e, const ProbePlan *plan)
     engine_sums(&sums, e, PASS_TRAIN, 0);
     engine_losses(&sums, e, &totals);
     TRY(comm_agree(world, world->rank == 0 ? write_losses(e, plan, &sums, &totals, &e->step) : OK));
-    if (plan->logits) TRY(comm_agree(world, write_logits(e, plan, &e->step)));
+    if (plan->logits) TRY(write_logits(e, plan, &e->step));
     if (plan->grads) TRY(write_grads(e, plan, &e->step));
     return OK;
 }

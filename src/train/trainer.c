@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct Trainer {
     const TrainPlan *plan;
@@ -105,6 +106,7 @@ static void update(Trainer *t, const EngineSums *sums, const BatchTotals *totals
     double clip = c->max_grad_norm > 0 ? fmin(1, c->max_grad_norm / (sums->norm + 1e-6)) : 1;
     optimizer_update(&t->engine->set, &t->engine->be, &t->config->optimizer, lr, clip,
                      t->state.updates);
+    engine_spread_values(t->engine);
 }
 
 static bool is_profiled(const TrainConfig *c, int64_t step)
@@ -196,7 +198,7 @@ static Status train_step(Trainer *t, Metrics *m, bool *stop)
         .bubble = (sums.makespan - sums.work) / sums.makespan,
         .bubble_predicted = t->bubble_predicted,
         .memory_r = sums.memory_r,
-        .n_ranks = e->mesh->size[AXIS_PP],
+        .n_ranks = e->mesh->world->size,
         .eval_loss = NAN,
     };
     return OK;
@@ -261,6 +263,16 @@ static Status loop(Trainer *t)
     return export_step(t->engine, -1, &t->log);
 }
 
+/* Which ranks talk to which. */
+static void show_mesh(Trainer *t)
+{
+    TextBuffer text;
+    text_buffer_init(&text, &t->engine->step);
+    mesh_print(&text, t->engine->mesh->size);
+    for (const char *line = text.text, *end; (end = strchr(line, '\n')); line = end + 1)
+        log_line(&t->log, "%.*s", (int)(end - line), line);
+}
+
 static Status describe(Trainer *t)
 {
     Engine *e = t->engine;
@@ -281,6 +293,7 @@ static Status describe(Trainer *t)
              e->model->family->model_type, (long long)n_params, (long long)e->model->n_layers,
              split.text, t->world->size, e->be.n_threads, e->be.name, t->config->parallel.schedule,
              (long long)t->plan->n_steps, (long long)t->config->train.global_batch_size);
+    show_mesh(t);
     const IntList *profiled = &t->config->train.profile_steps;
     for (int i = 0; i < profiled->n; i++)
         if (profiled->at[i] > t->plan->n_steps)
@@ -306,7 +319,8 @@ static EngineSetup engine_setup(const TrainPlan *plan)
         setup.row_tokens = dataset_n_tokens(plan->train) / dataset_n_rows(plan->train);
     }
     if (plan->eval) {
-        evaluate_passes(setup.n_forward, dataset_n_rows(plan->eval));
+        evaluate_passes(setup.n_forward, dataset_n_rows(plan->eval),
+                        plan->config->parallel.dp_size);
         if (dataset_longest(plan->eval) > setup.max_positions)
             setup.max_positions = dataset_longest(plan->eval);
     }

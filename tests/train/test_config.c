@@ -237,11 +237,11 @@ static const struct {
     {"model.chat_template=gpt_oss", ERR_UNSUPPORTED, {"gpt_oss is not available yet"}},
     {"parallel.schedule=auto", ERR_UNSUPPORTED, {"parallel.schedule", "auto is not available yet"}},
     {"parallel.activation_limit=5GB", ERR_UNSUPPORTED, {"5000000000 is not available yet"}},
-    {"parallel.dp_size=2", ERR_UNSUPPORTED, {"parallel.dp_size: 2 is not available yet"}},
+    {"parallel.dp_size=0", ERR_USAGE, {"parallel.dp_size", "found 0"}},
     {"parallel.ep_size=2", ERR_UNSUPPORTED, {"parallel.ep_size: 2 is not available yet"}},
     {"parallel.sp_size=2", ERR_UNSUPPORTED, {"parallel.sp_size: 2 is not available yet"}},
     {"parallel.tp_size=2", ERR_UNSUPPORTED, {"parallel.tp_size: 2 is not available yet"}},
-    {"parallel.zero_stage=1", ERR_UNSUPPORTED, {"parallel.zero_stage: 1 is not available yet"}},
+    {"parallel.zero_stage=2", ERR_USAGE, {"parallel.zero_stage", "found 2"}},
     {"train.profile_steps=[0]", ERR_USAGE, {"train.profile_steps[0]", "found 0"}},
     {"train.hang_timeout=0", ERR_USAGE, {"train.hang_timeout", "found 0"}},
     {"train.stop_before=2h", ERR_UNSUPPORTED, {"train.stop_before", "2h", "not available yet"}},
@@ -370,6 +370,10 @@ static void config__a_run_needs_an_output_and_data(void **state)
     assert_non_null(strstr(status_message(), "data.train"));
     assert_int_equal(parse(&config, "train: {output: x}", *state), OK);
     assert_int_equal(config_require_run(&config, "a.yaml"), OK);
+    config.parallel.dp_size = 3;
+    assert_int_equal(config_require_run(&config, "a.yaml"), ERR_USAGE);
+    assert_non_null(strstr(status_message(), "global_batch_size must divide by parallel.dp_size "
+                                             "(found 8 and 3)"));
 }
 
 static void config__axes_are_checked_against_the_ranks(void **state)
@@ -388,8 +392,9 @@ static void config__axes_are_checked_against_the_ranks(void **state)
     assert_int_equal(c.parallel.dp_size, -1);
     assert_int_equal(config_fit_world(&c, true, 3, "a.yaml", &n), ERR_USAGE);
     assert_non_null(strstr(status_message(), "the 3 ranks started do not divide by pp_size 2"));
-    assert_int_equal(config_fit_world(&c, true, 4, "a.yaml", &n), ERR_UNSUPPORTED);
-    assert_non_null(strstr(status_message(), "parallel.dp_size: 2 is not available yet"));
+    assert_int_equal(config_fit_world(&c, true, 4, "a.yaml", &n), OK);
+    assert_int_equal(c.parallel.dp_size, 2);
+    c.parallel.dp_size = -1;
     assert_int_equal(config_fit_world(&c, true, 2, "a.yaml", &n), OK);
     assert_int_equal(c.parallel.dp_size, 1);
     c.parallel.dp_size = -1;

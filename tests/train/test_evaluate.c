@@ -20,7 +20,7 @@ static Status body(Comm *world, void *arg)
                          .n_train = (int)n,
                          .max_positions = 64,
                          .row_tokens = 8};
-    evaluate_passes(setup.n_forward, n);
+    evaluate_passes(setup.n_forward, n, 1);
     Engine *e;
     TRY(engine_create(&e, &setup, world, NULL));
     EvalResult result, again;
@@ -78,12 +78,15 @@ static void evaluate__passes_are_whole_chunks_and_a_rest(void **state)
     (void)state;
     static const struct {
         int64_t rows;
-        int pass[2];
-    } rows[] = {{1, {0, 1}},   {31, {0, 31}}, {32, {32, 0}},
-                {33, {32, 1}}, {64, {32, 0}}, {((int64_t)1 << 40) + 5, {32, 5}}};
+        int dp;
+        int pass[2]; /* microbatches of a rank */
+    } rows[] = {{1, 1, {0, 1}},   {31, 1, {0, 31}}, {32, 1, {32, 0}},
+                {33, 1, {32, 1}}, {64, 1, {32, 0}}, {((int64_t)1 << 40) + 5, 1, {32, 5}},
+                {32, 4, {8, 0}},  {33, 4, {8, 1}},  {31, 3, {10, 1}},
+                {5, 2, {0, 3}},   {64, 64, {1, 0}}, {65, 64, {1, 1}}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int got[2];
-        evaluate_passes(got, rows[i].rows);
+        evaluate_passes(got, rows[i].rows, rows[i].dp);
         assert_memory_equal(got, rows[i].pass, sizeof got);
     }
 }
