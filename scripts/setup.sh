@@ -15,6 +15,8 @@ build   pkg:libxxhash                     libxxhash-dev
 build   pkg:cmocka                        libcmocka-dev
 mpi     pkg:ompi-c                        libopenmpi-dev
 mpi     mpiexec.openmpi                   openmpi-bin
+mpich   pkg:mpich                         libmpich-dev
+mpich   mpiexec.mpich                     mpich
 clang   clang-14                          clang-14
 clang   clang-format-14                   clang-format-14
 clang   file:/usr/lib/llvm-14/lib/clang/*/include/omp.h                     libomp-14-dev
