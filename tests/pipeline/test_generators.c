@@ -404,7 +404,7 @@ static void check_one(size_t kind, int p, int m, int v)
                      m, v, r, got, kinds[kind].exact ? "" : "at most ", most);
         assert_true(report.rank[r].busy == 3 * m * v);
     }
-    same_through_csv(s);
+    if (m % 4 == 1) same_through_csv(s);
 }
 
 static void generators__are_right_for_all_sizes(void **state)
