@@ -34,6 +34,7 @@ struct Comm {
     const char *name; /* of the transport, for messages */
     int rank, size;
     int n_cpus; /* of a world's comm: this rank's share of its machine's processors, at least 1 */
+    uint64_t bytes_sent; /* by isend of this comm; a split's count in what carries them too */
     double hang_timeout; /* seconds a wait may last (comm_wait); 0: for ever. Splits inherit it */
     /**
      * Start to send; `data` must stay as it is until the request is done. Never blocks. Messages of one

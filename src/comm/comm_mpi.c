@@ -270,6 +270,7 @@ static CommRequest mpi_isend(Comm *comm, const void *data, size_t bytes, int to,
     MpiWorld *w = comm->state;
     Node *node = new_request(comm, data, bytes, to, tag);
     node->is_send = true;
+    comm->bytes_sent += bytes;
     node->envelope.number = w->peer_r[to].n_sent++;
     must(MPI_Isend(&node->envelope, (int)sizeof node->envelope, MPI_BYTE, to, TAG_ENVELOPE, w->mpi,
                    node_part(node)),

@@ -11,6 +11,7 @@ enum { SPLIT_SHIFT = 41 }; /* above COMM_TAG_END, which marks collectives */
 static CommRequest split_isend(Comm *comm, const void *data, size_t bytes, int to, uint64_t tag)
 {
     const Split *split = comm->state;
+    comm->bytes_sent += bytes;
     return comm->root->isend(comm->root, data, bytes, split->rank_of[to], split->tag | tag);
 }
 

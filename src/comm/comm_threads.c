@@ -132,6 +132,7 @@ static CommRequest threads_isend(Comm *comm, const void *data, size_t bytes, int
 {
     Node wish = {.bytes = bytes, .tag = tag, .is_send = true};
     memcpy(&wish.data, &data, sizeof data); /* const goes; a send's data is only read */
+    comm->bytes_sent += bytes;
     return post(comm, &wish, comm->rank, to, to);
 }
 

@@ -208,6 +208,7 @@ static inline Status all_to_all_body(Comm *comm, void *arg)
     size_t in_bytes[ROUNDS][RANKS], out_bytes[ROUNDS][RANKS];
     CommRequest request[ROUNDS][2 * RANKS];
     char *in[ROUNDS];
+    uint64_t sent_before = comm->bytes_sent;
     for (int k = 0; k < ROUNDS; k++) {
         size_t in_sum = 0, out_sum = 0;
         for (int r = 0; r < comm->size; r++) {
@@ -220,8 +221,12 @@ static inline Status all_to_all_body(Comm *comm, void *arg)
             for (size_t i = 0; i < out_bytes[k][r]; i++) *at++ = part_byte(comm->rank, r, k, i);
         comm_all_to_all_v(comm, request[k], in[k], in_bytes[k], out, out_bytes[k]);
     }
+    uint64_t expected = 0;
+    for (int k = 0; k < ROUNDS; k++)
+        for (int r = 0; r < comm->size; r++)
+            if (r != comm->rank) expected += out_bytes[k][r];
+    bool right = comm->bytes_sent - sent_before == expected;
     Status status = OK;
-    bool right = true;
     for (int k = ROUNDS - 1; k >= 0; k--) {
         Status arrived = comm_wait_all(comm, request[k], 2 * comm->size);
         if (arrived != OK) status = arrived;

@@ -34,6 +34,7 @@ typedef struct Result {
     double y[RANKS][T_MAX * D], dx[RANKS][T_MAX * D];
     double gate[RANKS][E * D]; /* by rank: the sum over ranks is others' business */
     double gate_up[E * 2 * F * D], down[E * D * F];
+    uint64_t bytes[RANKS]; /* sent by each */
 } Result;
 
 static double score_of(const Job *job, int64_t e)
@@ -174,8 +175,38 @@ static Status rank_body(Comm *world, void *arg)
     Side s;
     side_open(&s, shared->job, world);
     run(&s, shared->job, world->rank, 1, shared->out);
+    shared->out->bytes[world->rank] = world->bytes_sent;
     fixture_close(&s.f);
     return OK;
+}
+
+/* Tokens of a rank that have chosen experts of another. */
+static uint64_t n_crossing(const Side *s, const Job *job, int from, int to)
+{
+    const int32_t *id_tk = s->saved[from].router.id_tk.data;
+    uint64_t n = 0;
+    for (int64_t t = 0; t < job->n_tokens[from] && from != to; t++) {
+        bool goes = false;
+        for (int64_t k = 0; k < job->top_k; k++)
+            goes |= id_tk[t * job->top_k + k] / (E / job->n_ranks) == to;
+        n += goes;
+    }
+    return n;
+}
+
+/* The formula of docs/parallel.md, for one layer. */
+static uint64_t bytes_of(const Side *s, const Job *job, int rank)
+{
+    const uint64_t b = dtype_bytes(s->f.run.dtype), a = dtype_bytes(s->f.run.dtype_acc),
+                   k = (uint64_t)job->top_k, peers = (uint64_t)job->n_ranks - 1;
+    uint64_t sent = 0, received = 0;
+    for (int r = 0; r < job->n_ranks; r++) {
+        sent += n_crossing(s, job, rank, r);
+        received += n_crossing(s, job, r, rank);
+    }
+    uint64_t forward = 16 * peers + sent * (D * b + k * (4 + a)) + received * D * a;
+    uint64_t backward = sent * D * b + received * (D + k) * a;
+    return forward + backward;
 }
 
 static void shared_out(Result *out, const Job *job)
@@ -204,9 +235,9 @@ static void check(Job job, double tolerance)
     side_open(&s, &job, NULL);
     one = (Result){0};
     run(&s, &job, 0, job.n_ranks, &one);
-    fixture_close(&s.f);
     shared_out(&many, &job);
     for (int r = 0; r < job.n_ranks; r++) {
+        assert_int_equal(many.bytes[r], bytes_of(&s, &job, r));
         compare("y", many.y[r], one.y[r], n_tokens[r] * D, tolerance);
         compare("dx", many.dx[r], one.dx[r], n_tokens[r] * D, tolerance);
     }
@@ -216,6 +247,7 @@ static void check(Job job, double tolerance)
     compare("dgate", gate, one.gate[0], E * D, tolerance);
     compare("dgate_up", many.gate_up, one.gate_up, E * 2 * F * D, tolerance);
     compare("ddown", many.down, one.down, E * D * F, tolerance);
+    fixture_close(&s.f);
     shared_out(&again, &job);
     assert_memory_equal(&again, &many, sizeof many);
 }
