@@ -66,42 +66,24 @@ void model_link_tied(ParamSet *set)
     }
 }
 
-static Status new_arenas(Arena **out, int n, const char *name, Arena *model)
-{
-    TRY(arena_alloc(model, out, (size_t)n, sizeof **out));
-    for (int i = 0; i < n; i++) arena_init(&(*out)[i], name);
-    return OK;
-}
-
 Status stage_create(Stage **out, const ModelConfig *config, const ModelPart *part,
-                    const StageConfig *setup, const Backend *be, DType dtype, Arena *model)
+                    const StageConfig *setup, StageMemory *memory, const Backend *be, DType dtype,
+                    Arena *model)
 {
     Stage *s;
     TRY(arena_alloc(model, &s, 1, sizeof *s));
     s->config = config;
     s->part = *part;
     s->setup = *setup;
-    arena_init(&s->scratch, "scratch");
-    arena_init(&s->passing, "passing");
+    s->memory = memory;
     s->run = (Run){.be = be,
-                   .scratch = &s->scratch,
+                   .scratch = &memory->scratch,
                    .ep = setup->ep,
                    .dtype = dtype,
                    .dtype_acc = dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32};
-    const Stage *lender = setup->slots_of;
-    if (lender) {
-        s->f_to_i = lender->f_to_i;
-        s->f_to_w = lender->f_to_w;
-        s->i_to_w = lender->i_to_w;
-        s->setup.n_f_to_i = s->setup.n_f_to_w = s->setup.n_i_to_w = 0; /* none of its own */
-    } else {
-        TRY(new_arenas(&s->f_to_i, setup->n_f_to_i, "f_to_i", model));
-        TRY(new_arenas(&s->f_to_w, setup->n_f_to_w, "f_to_w", model));
-        TRY(new_arenas(&s->i_to_w, setup->n_i_to_w, "i_to_w", model));
-    }
     size_t n = (size_t)part->range.n, m = (size_t)setup->n_microbatches;
-    TRY(arena_alloc(model, &s->saved, (size_t)setup->n_f_to_w, sizeof *s->saved));
-    for (int i = 0; i < setup->n_f_to_w; i++)
+    TRY(arena_alloc(model, &s->saved, (size_t)memory->n_f_to_w, sizeof *s->saved));
+    for (int i = 0; i < memory->n_f_to_w; i++)
         TRY(arena_alloc(model, &s->saved[i].block, n, sizeof *s->saved[i].block));
     s->n_recomputed = n_recomputed_layers(config, setup->recompute_ratio);
     TRY(arena_alloc(model, &s->ce_m, m, sizeof *s->ce_m));
@@ -111,34 +93,6 @@ Status stage_create(Stage **out, const ModelConfig *config, const ModelPart *par
     TRY(arena_alloc(model, &s->count_mle, m * n * (size_t)config->n_experts, sizeof *s->count_mle));
     *out = s;
     return OK;
-}
-
-void stage_free(Stage *s)
-{
-    if (!s) return;
-    for (int i = 0; i < s->setup.n_f_to_i; i++) arena_free(&s->f_to_i[i]);
-    for (int i = 0; i < s->setup.n_f_to_w; i++) arena_free(&s->f_to_w[i]);
-    for (int i = 0; i < s->setup.n_i_to_w; i++) arena_free(&s->i_to_w[i]);
-    arena_free(&s->scratch);
-    arena_free(&s->passing);
-}
-
-size_t stage_high_water(const Stage *s)
-{
-    size_t bytes = s->scratch.high_water + s->passing.high_water;
-    for (int i = 0; i < s->setup.n_f_to_i; i++) bytes += s->f_to_i[i].high_water;
-    for (int i = 0; i < s->setup.n_f_to_w; i++) bytes += s->f_to_w[i].high_water;
-    for (int i = 0; i < s->setup.n_i_to_w; i++) bytes += s->i_to_w[i].high_water;
-    return bytes;
-}
-
-int64_t stage_growths(const Stage *s)
-{
-    int64_t n = s->scratch.growths + s->passing.growths;
-    for (int i = 0; i < s->setup.n_f_to_i; i++) n += s->f_to_i[i].growths;
-    for (int i = 0; i < s->setup.n_f_to_w; i++) n += s->f_to_w[i].growths;
-    for (int i = 0; i < s->setup.n_i_to_w; i++) n += s->i_to_w[i].growths;
-    return n;
 }
 
 /* ---- the actions ------------------------------------------------------------------------------------------ */
@@ -167,18 +121,18 @@ static HandOver open_forward(void *self, Slots at, const MicroBatch *mb)
 {
     Stage *s = self;
     s->run.mb = mb;
-    arena_reset(&s->f_to_i[at.f_to_i]);
+    arena_reset(&s->memory->f_to_i[at.f_to_i]);
     if (s->part.range.has_embedding) return (HandOver){0};
-    return open_border(s, &s->f_to_i[at.f_to_i]);
+    return open_border(s, &s->memory->f_to_i[at.f_to_i]);
 }
 
 static HandOver open_backward(void *self, Slots at, const MicroBatch *mb)
 {
     Stage *s = self;
     s->run.mb = mb;
-    arena_reset(&s->i_to_w[at.i_to_w]);
+    arena_reset(&s->memory->i_to_w[at.i_to_w]);
     if (s->part.range.has_head) return (HandOver){0};
-    return open_border(s, &s->i_to_w[at.i_to_w]);
+    return open_border(s, &s->memory->i_to_w[at.i_to_w]);
 }
 
 static RouterStats *stats_of(Stage *s, int64_t i, Tensor routed_2e, RouterStats *stats)
@@ -258,8 +212,8 @@ static void forward(void *self, Slots at, const MicroBatch *mb, HandOver y, Hand
     run->mb = mb;
     bool train = mode == FORWARD_TRAIN;
     int64_t n = s->part.range.n;
-    Arena *f_to_i = &s->f_to_i[at.f_to_i];
-    Arena *f_to_w = train ? &s->f_to_w[at.f_to_w] : &s->passing;
+    Arena *f_to_i = &s->memory->f_to_i[at.f_to_i];
+    Arena *f_to_w = train ? &s->memory->f_to_w[at.f_to_w] : &s->memory->passing;
     StageSaved *saved = &s->saved[train ? at.f_to_w : 0];
     if (train) arena_reset(f_to_w);
     Tensor x_td = x.hidden_td;
@@ -278,12 +232,12 @@ static void forward(void *self, Slots at, const MicroBatch *mb, HandOver y, Hand
         bool hand_over = i == n - 1 && !s->part.range.has_head;
         Tensor y_td = hand_over ? y.hidden_td : train ? hidden(s, f_to_i) : turn[i % 2];
         breadcrumb()->layer = s->part.block[i].config.layer;
-        Arena *kept_i = train && !recomputed ? f_to_i : &s->passing;
-        Arena *kept_w = train && !recomputed ? f_to_w : &s->passing;
+        Arena *kept_i = train && !recomputed ? f_to_i : &s->memory->passing;
+        Arena *kept_w = train && !recomputed ? f_to_w : &s->memory->passing;
         RouterStats memory, *stats = stats_of(s, i, routed_2e, &memory);
         block_forward(&s->part.block[i], &saved->block[i], run, kept_i, kept_w, stats, y_td, x_td);
         if (stats) keep_stats(s, i, stats);
-        arena_reset(&s->passing);
+        arena_reset(&s->memory->passing);
         saved->block[i].x_td = x_td;
         x_td = y_td;
     }
@@ -299,7 +253,7 @@ static void backward_input(void *self, Slots at, const MicroBatch *mb, HandOver 
     Run *run = &s->run;
     run->mb = mb;
     StageSaved *saved = &s->saved[at.f_to_w];
-    Arena *i_to_w = &s->i_to_w[at.i_to_w];
+    Arena *i_to_w = &s->memory->i_to_w[at.i_to_w];
     Tensor dy_td = dy.hidden_td;
     run->dprob_e = routed_gradient(s, saved, i_to_w, dx, dy).data;
     if (s->part.range.has_head) {
@@ -313,9 +267,9 @@ static void backward_input(void *self, Slots at, const MicroBatch *mb, HandOver 
         bool hand_over = i == 0 && !s->part.range.has_embedding;
         Tensor dx_td = hand_over ? dx.hidden_td : hidden(s, i_to_w);
         if (block->config.layer < s->n_recomputed) {
-            Tensor y_td = hidden(s, &s->passing);
+            Tensor y_td = hidden(s, &s->memory->passing);
             block_forward(block, b, run, i_to_w, i_to_w, NULL, y_td, b->x_td);
-            arena_reset(&s->passing);
+            arena_reset(&s->memory->passing);
         }
         block_backward_input(block, b, run, i_to_w, dx_td, dy_td);
         dy_td = dx_td;
@@ -352,21 +306,21 @@ void stage_decode(Stage *s, const MicroBatch *mb, KvCache *kv, Tensor logit_1v)
     Run *run = &s->run;
     run->mb = mb;
     run->kv = kv;
-    arena_reset(&s->f_to_i[0]);
-    Tensor turn[2] = {hidden(s, &s->f_to_i[0]), hidden(s, &s->f_to_i[0])};
+    arena_reset(&s->memory->f_to_i[0]);
+    Tensor turn[2] = {hidden(s, &s->memory->f_to_i[0]), hidden(s, &s->memory->f_to_i[0])};
     StageSaved *saved = &s->saved[0];
     embedding_forward(&s->part.embedding, run, turn[0]);
     int64_t n = s->part.range.n;
     for (int64_t i = 0; i < n; i++) {
-        block_forward(&s->part.block[i], &saved->block[i], run, &s->passing, &s->passing, NULL,
-                      turn[(i + 1) % 2], turn[i % 2]);
-        arena_reset(&s->passing);
+        block_forward(&s->part.block[i], &saved->block[i], run, &s->memory->passing,
+                      &s->memory->passing, NULL, turn[(i + 1) % 2], turn[i % 2]);
+        arena_reset(&s->memory->passing);
     }
     kv->length += mb->n_tokens;
     run->kv = NULL;
     Tensor last_1d = tensor_rows(turn[n % 2], mb->n_tokens - 1, 1),
            h_1d = tensor_rows(turn[(n + 1) % 2], 0, 1);
-    saved->norm.rstd_n = arena_tensor1(&s->f_to_i[0], run->dtype_acc, 1);
+    saved->norm.rstd_n = arena_tensor1(&s->memory->f_to_i[0], run->dtype_acc, 1);
     rmsnorm_forward(&s->part.norm, &saved->norm, run, h_1d, last_1d);
     lm_loss_logits(&s->part.head, run, logit_1v, h_1d);
 }

@@ -5,6 +5,7 @@
  */
 #include "core/stage.h"
 #include "model/partition.h"
+#include "model/stage_memory.h"
 #include "nn/block.h"
 #include "nn/embedding.h"
 #include "nn/lm_loss.h"
@@ -27,11 +28,7 @@ void model_declare_whole(ParamSet *set, const ModelConfig *config);
 void model_link_tied(ParamSet *set);
 
 typedef struct StageConfig {
-    int n_microbatches;               /* of a step, at most */
-    int n_f_to_i, n_f_to_w, n_i_to_w; /* slots, from the schedule */
-    /* A stage of the same rank whose slots' memory this one uses too, since slots are numbered over all stages of a rank;
-     * NULL: own memory. It is freed no sooner. */
-    const struct Stage *slots_of;
+    int n_microbatches; /* of a step, at most */
     double recompute_ratio;
     Comm *ep;                /* the ranks that share out the experts (Run); NULL: all are here */
     bool balancing_together; /* one balancing loss of all layers (form hf); there are MoE layers */
@@ -51,12 +48,10 @@ typedef struct Stage {
     const ModelConfig *config;
     ModelPart part;
     StageConfig setup;
-    Run run; /* mb set per call */
-    Arena scratch;
-    Arena passing; /* activations that nobody keeps: forward only, recomputed layers */
-    Arena *f_to_i, *f_to_w, *i_to_w; /* per slot */
-    StageSaved *saved;               /* per f_to_w slot */
-    int64_t n_recomputed;            /* global layers below this are recomputed */
+    Run run;              /* mb set per call */
+    StageMemory *memory;  /* lent; other stages of the rank use it too */
+    StageSaved *saved;    /* per f_to_w slot */
+    int64_t n_recomputed; /* global layers below this are recomputed */
     /* Results of a step, by microbatch; read by train after the step. */
     double *ce_m;                        /* [M] loss of each (last stage) */
     double *balancing_raw_ml, *z_raw_ml; /* [M, n layers] */
@@ -68,16 +63,10 @@ typedef struct Stage {
 
 extern const StageOps stage_ops;
 
-/** The arena `model` owns the struct and lists; part must be declared. Errors: ERR_MEMORY. */
+/** The arena `model` owns the struct and lists; part must be declared; memory is lent. Errors: ERR_MEMORY. */
 Status stage_create(Stage **out, const ModelConfig *config, const ModelPart *part,
-                    const StageConfig *setup, const Backend *be, DType dtype,
+                    const StageConfig *setup, StageMemory *memory, const Backend *be, DType dtype,
                     Arena *model) MUST_USE;
-void stage_free(Stage *stage); /* its arenas; the struct belongs to the model arena */
-
-/** Bytes of the slots' high-water marks now, and of scratch: what is reported as the stage's memory. */
-size_t stage_high_water(const Stage *stage);
-/** How often any of its arenas asked the system for memory. */
-int64_t stage_growths(const Stage *stage);
 
 /** Whole-model forward of one segment behind a cache: hidden of all tokens through norm; logits of the last one [1, V]. */
 void stage_decode(Stage *stage, const MicroBatch *mb, KvCache *kv, Tensor logit_1v);

@@ -85,20 +85,19 @@ static Status create_sync(Engine *e)
 static Status create_stages(Engine *e, const EngineSetup *setup)
 {
     int rank = e->mesh->coord[AXIS_PP];
-    StageConfig slots = {.n_f_to_i = 1,
-                         .n_f_to_w = 1,
-                         .n_i_to_w = 1,
-                         .recompute_ratio = setup->config->train.recompute_ratio,
+    StageConfig stage = {.recompute_ratio = setup->config->train.recompute_ratio,
                          .ep = e->mesh->axis[AXIS_EP],
                          .balancing_together = together(e)};
+    Slots n = {0};
     for (int pass = 0; pass < PASS_COUNT; pass++) {
         const Schedule *s = e->schedule[pass];
         if (!s) continue;
-        slots.n_f_to_i = max_int(slots.n_f_to_i, s->n_slots[rank].f_to_i);
-        slots.n_f_to_w = max_int(slots.n_f_to_w, s->n_slots[rank].f_to_w);
-        slots.n_i_to_w = max_int(slots.n_i_to_w, s->n_slots[rank].i_to_w);
-        slots.n_microbatches = max_int(slots.n_microbatches, s->n_mb);
+        n.f_to_i = max_int(n.f_to_i, s->n_slots[rank].f_to_i);
+        n.f_to_w = max_int(n.f_to_w, s->n_slots[rank].f_to_w);
+        n.i_to_w = max_int(n.i_to_w, s->n_slots[rank].i_to_w);
+        stage.n_microbatches = max_int(stage.n_microbatches, s->n_mb);
     }
+    TRY(stage_memory_create(&e->memory, n.f_to_i, n.f_to_w, n.i_to_w, &e->arena));
     const LossSection *loss = &setup->config->loss;
     int64_t chunk = loss->mode == LOSS_FULL ? 0 : loss->chunk_size;
     ModelPart *parts;
@@ -115,9 +114,9 @@ static Status create_stages(Engine *e, const EngineSetup *setup)
     TRY(paramset_layout(&e->set, setup->n_train > 0));
     for (int s = 0; s < e->n_stages; s++) {
         if (e->rank_of_stage[s] != rank) continue;
-        TRY(stage_create(&e->stage[s], e->model, &parts[s], &slots, &e->be, e->dtype, &e->arena));
+        TRY(stage_create(&e->stage[s], e->model, &parts[s], &stage, &e->memory, &e->be, e->dtype,
+                         &e->arena));
         e->refs[s] = (StageRef){&stage_ops, e->stage[s]};
-        if (!slots.slots_of) slots.slots_of = e->stage[s];
     }
     return OK;
 }
@@ -263,7 +262,7 @@ void engine_free(Engine **engine)
     if (!e) return;
     *engine = NULL;
     for (int pass = 0; pass < PASS_COUNT; pass++) pipeline_free(&e->pipeline[pass]);
-    for (int s = 0; s < e->n_stages && e->stage; s++) stage_free(e->stage[s]);
+    stage_memory_free(&e->memory);
     shard_index_close(&e->source);
     mesh_free(&e->mesh);
     arena_free(&e->step);
@@ -273,9 +272,7 @@ void engine_free(Engine **engine)
 
 size_t engine_high_water(const Engine *e)
 {
-    size_t bytes = e->arena.high_water + e->step.high_water;
-    for (int s = 0; s < e->n_stages; s++)
-        if (e->stage[s]) bytes += stage_high_water(e->stage[s]);
+    size_t bytes = e->arena.high_water + e->step.high_water + stage_memory_high_water(&e->memory);
     for (int pass = 0; pass < PASS_COUNT; pass++)
         if (e->pipeline[pass]) bytes += e->pipeline[pass]->send.high_water;
     return bytes;
@@ -283,9 +280,7 @@ size_t engine_high_water(const Engine *e)
 
 int64_t engine_growths(const Engine *e)
 {
-    int64_t n = e->arena.growths + e->step.growths;
-    for (int s = 0; s < e->n_stages; s++)
-        if (e->stage[s]) n += stage_growths(e->stage[s]);
+    int64_t n = e->arena.growths + e->step.growths + stage_memory_growths(&e->memory);
     for (int pass = 0; pass < PASS_COUNT; pass++)
         if (e->pipeline[pass]) n += e->pipeline[pass]->send.growths;
     return n;

@@ -41,10 +41,11 @@ typedef struct Engine {
     LayerRange *range;        /* [n_stages] */
     Schedule *schedule[PASS_COUNT];
     Pipeline *pipeline[PASS_COUNT];
-    Stage **stage;  /* [n_stages] NULL: another rank's */
-    StageRef *refs; /* [n_stages] */
-    ParamSet set;   /* this rank's parameters */
-    ParamSet whole; /* the whole model's, without memory */
+    StageMemory memory; /* activations of this rank's stages */
+    Stage **stage;      /* [n_stages] NULL: another rank's */
+    StageRef *refs;     /* [n_stages] */
+    ParamSet set;       /* this rank's parameters */
+    ParamSet whole;     /* the whole model's, without memory */
     RopeTables rope;
     ShardIndex *source; /* NULL: random values */
     HfLayout *layout;

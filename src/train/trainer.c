@@ -4,6 +4,7 @@
 #include "pipeline/schedule_text.h"
 #include "pipeline/timeline.h"
 #include "train/evaluate.h"
+#include "train/memory_plan.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
 
@@ -343,6 +344,10 @@ Status train_run(const TrainPlan *plan, Comm *world)
     EngineSetup setup = engine_setup(plan);
     if (status == OK) status = engine_create(&t.engine, &setup, world, t.lead ? &t.log : NULL);
     if (status == OK) status = comm_agree(world, describe(&t));
+    if (status == OK && plan->train)
+        status =
+            memory_plan_log(t.engine, dataset_longest(plan->train),
+                            plan->eval ? dataset_longest(plan->eval) : 0, t.lead ? &t.log : NULL);
     if (status == OK && plan->train)
         status = comm_agree(world, predict_bubble(&t.bubble_predicted, t.engine));
     if (status == OK) status = AFTER_START(loop(&t));

@@ -16,6 +16,7 @@ typedef struct Pipe {
     ParamSet set;
     RopeTables rope;
     Stage *stage[MAX_STAGES];
+    StageMemory memory[MAX_STAGES]; /* each its own: all keep the same slots at once */
     int n_stages;
     MicroBatch mb[N_MB];
 } Pipe;
@@ -83,14 +84,13 @@ static void pipe_open(Pipe *p, const PipeSetup *setup)
     assert_ok(paramset_layout(&p->set, true));
     hf_init(p->config, &p->set, 5, &p->arena);
     StageConfig slots = {.n_microbatches = N_MB,
-                         .n_f_to_i = N_MB,
-                         .n_f_to_w = N_MB,
-                         .n_i_to_w = N_MB,
                          .recompute_ratio = setup->recompute,
                          .balancing_together = setup->together};
-    for (int s = 0; s < p->n_stages; s++)
-        assert_ok(stage_create(&p->stage[s], p->config, &part[s], &slots, &p->be, setup->dtype,
-                               &p->arena));
+    for (int s = 0; s < p->n_stages; s++) {
+        assert_ok(stage_memory_create(&p->memory[s], N_MB, N_MB, N_MB, &p->arena));
+        assert_ok(stage_create(&p->stage[s], p->config, &part[s], &slots, &p->memory[s], &p->be,
+                               setup->dtype, &p->arena));
+    }
     make_row(&p->mb[0], 0, 3, (int[]){9, 1, 13}, &p->arena);
     make_row(&p->mb[1], 1, 1, (int[]){1}, &p->arena); /* one token, nothing to learn */
     make_row(&p->mb[2], 2, 2, (int[]){20, 17}, &p->arena);
@@ -98,7 +98,7 @@ static void pipe_open(Pipe *p, const PipeSetup *setup)
 
 static void pipe_close(Pipe *p)
 {
-    for (int s = 0; s < p->n_stages; s++) stage_free(p->stage[s]);
+    for (int s = 0; s < p->n_stages; s++) stage_memory_free(&p->memory[s]);
     arena_free(&p->arena);
 }
 
@@ -358,7 +358,7 @@ static void stage__recomputing_holds_less(void **state)
         Pipe p;
         pipe_open(&p, &(PipeSetup){.split = {4}, .recompute = k});
         step(&p, ORDER_ALL_F_FIRST);
-        held[k] = p.stage[0]->f_to_i[2].high_water + p.stage[0]->f_to_w[2].high_water;
+        held[k] = p.memory[0].f_to_i[2].high_water + p.memory[0].f_to_w[2].high_water;
         pipe_close(&p);
     }
     assert_true(held[1] < held[0] / 2);
@@ -372,10 +372,10 @@ static void stage__a_third_step_asks_for_no_memory(void **state)
     for (int k = 0; k < 2; k++)
         step(&p, ORDER_W_LAST); /* arenas grow, then make one chunk of their pieces */
     int64_t growths = 0, again = 0;
-    for (int s = 0; s < 2; s++) growths += stage_growths(p.stage[s]);
-    assert_true(growths > 0 && stage_high_water(p.stage[0]) > 0);
+    for (int s = 0; s < 2; s++) growths += stage_memory_growths(&p.memory[s]);
+    assert_true(growths > 0 && stage_memory_high_water(&p.memory[0]) > 0);
     for (int k = 0; k < 3; k++) step(&p, ORDER_W_LAST);
-    for (int s = 0; s < 2; s++) again += stage_growths(p.stage[s]);
+    for (int s = 0; s < 2; s++) again += stage_memory_growths(&p.memory[s]);
     assert_int_equal(again, growths);
     pipe_close(&p);
 }
