@@ -21,11 +21,11 @@ typedef struct ScheduleArgs {
 static const OptionChoice formats[] = {
     {"grid", SCHEDULE_GRID}, {"csv", SCHEDULE_CSV}, {"json", SCHEDULE_JSON}, {"svg", SCHEDULE_SVG}, {"trace", SCHEDULE_TRACE}, {0}};
 static const OptionSpec options[] = {
-    {"schedule",     OPT_TEXT, OPTION_AT(ScheduleArgs, schedule),     NULL,   OPTION_ANY, .help = "a name of parallel.schedule, or a CSV file as torch.distributed.pipelining writes them", .value = "NAME|FILE.csv", .required = true},
+    {"schedule",     OPT_TEXT, OPTION_AT(ScheduleArgs, schedule),     NULL,   OPTION_ANY, .help = "gpipe, 1f1b, interleaved, looped_bfs, zb_h1, zb_h2, zb1p, zbv, vhalf, vmin or dualpipev, or a CSV file as torch.distributed.pipelining writes them", .value = "NAME|FILE.csv", .required = true},
     {"pp",           OPT_INT,  OPTION_AT(ScheduleArgs, pp),           NULL,   OPTION_RANGE(1, 1024), .help = "pipeline ranks; may be left out with a file", .value = "P"},
     {"microbatches", OPT_INT,  OPTION_AT(ScheduleArgs, microbatches), NULL,   OPTION_RANGE(1, 100000), .help = "microbatches of a step; may be left out with a file", .value = "M"},
-    {"virtual",      OPT_INT,  OPTION_AT(ScheduleArgs, n_virtual),    NULL,   OPTION_RANGE(1, 64), .help = "stages per rank; left out: what the schedule needs, or what the file says", .value = "V"},
-    {"costs",        OPT_TEXT, OPTION_AT(ScheduleArgs, costs),        "1,1,1", OPTION_ANY, .help = "time of one microbatch on one stage, in any unit: F forward, I input gradient, W weight gradient, COMM delay of a message between ranks. A file gives them per stage: {\"f\": [..], \"i\": [..], \"w\": [..], \"comm\": 0}", .value = "F,I,W[,COMM]|FILE.json"},
+    {"virtual",      OPT_INT,  OPTION_AT(ScheduleArgs, n_virtual),    NULL,   OPTION_RANGE(1, 64), .help = "stages per rank; left out: 2 for interleaved, zb1p, zbv, vhalf, vmin and dualpipev, what the file says, else 1", .value = "V"},
+    {"costs",        OPT_TEXT, OPTION_AT(ScheduleArgs, costs),        NULL,   OPTION_ANY, .help = "time of one microbatch on one stage, in any unit: F forward, I input gradient, W weight gradient, COMM delay of a message between ranks. A file gives them per stage: {\"f\": [..], \"i\": [..], \"w\": [..], \"comm\": 0}; left out: 1,1,1", .value = "F,I,W[,COMM]|FILE.json"},
     {"w-share",      OPT_REAL, OPTION_AT(ScheduleArgs, w_share),      "1.0",  OPTION_RANGE(0, 1), .help = "what a microbatch that still waits for W weighs in peak_activation, against 1 before its I"},
     {"format",       OPT_ENUM, OPTION_AT(ScheduleArgs, format),       "grid", OPTION_CHOICES(formats), .help = "what goes to stdout; trace: the times as a Chrome trace (opens in Perfetto)"},
     {"trace",        OPT_TEXT, OPTION_AT(ScheduleArgs, trace),        NULL,   OPTION_ANY, .help = "a step that a run measured (its trace/step-NNNNNN.json), shown against the simulation with the medians of its own times instead of --costs. json: these costs, as --costs reads them, and both bubbles", .value = "FILE"},
@@ -160,10 +160,14 @@ static Status run(const void *args_, const struct World *world, Arena *arena)
     Costs costs;
     ScheduleReport report, measured;
     if (args->trace) {
-        TRY(trace_read(&measured, args->trace, schedule, arena));
+        if (args->costs)
+            return FAIL(ERR_USAGE,
+                        "schedule: --costs: the trace says them (found %.100s and --trace)",
+                        args->costs);
+        TRY(trace_read(&measured, args->trace, schedule, args->w_share, arena));
         costs = timeline_costs(&measured, schedule, arena);
     } else {
-        TRY(read_costs(&costs, args->costs, schedule->n_stages, arena));
+        TRY(read_costs(&costs, args->costs ? args->costs : "1,1,1", schedule->n_stages, arena));
     }
     TRY(schedule_simulate(&report, schedule, &costs, args->w_share, arena));
     if (args->trace)
@@ -187,8 +191,14 @@ const Command command_schedule = {
         "or reads one from a CSV file (a line per rank), proves that it can run, and simulates it "
         "with the given costs: how long a step takes (makespan), which share of it the busiest "
         "rank waits (bubble = (makespan - work) / makespan), and how many microbatches each rank "
-        "holds at its peak. A file that cannot run is refused with rank, position and reason.",
-    .example = "stagewright schedule --schedule 1f1b --pp 4 --microbatches 8 --costs 1,1,1,0.1",
+        "holds at its peak: a microbatch on one stage counts 1 from the end of its F to the end of "
+        "its W. A file that cannot run is refused with rank, position and reason. "
+        "docs/schedules.md shows all schedules and which to choose.",
+    .example =
+        "stagewright schedule --schedule zbv --pp 4 --microbatches 8 --costs 1,1,0.8,0.1\n"
+        "stagewright schedule --schedule zbv --pp 4 --microbatches 8 --format svg >zbv.svg\n"
+        "stagewright schedule --schedule 1f1b --pp 2 --microbatches 4 --format csv >mine.csv\n"
+        "stagewright schedule --schedule mine.csv",
     .options = options,
     .args_size = sizeof(ScheduleArgs),
     .run = run,

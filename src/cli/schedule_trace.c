@@ -91,10 +91,11 @@ static Status read_events(Reader *r, const json_t *root)
     return OK;
 }
 
-Status trace_read(ScheduleReport *out, const char *path, const Schedule *s, Arena *arena)
+Status trace_read(ScheduleReport *out, const char *path, const Schedule *s, double w_share,
+                  Arena *arena)
 {
     ScheduleReport report;
-    TRY(schedule_report_new(&report, s, 1, arena));
+    TRY(schedule_report_new(&report, s, w_share, arena));
     Reader reader = {path, s, &report, NULL};
     find_places(&reader, arena);
     JsonDoc doc;

@@ -3,10 +3,10 @@
 #include "pipeline/schedule_text.h"
 
 /**
- * The measured times of a schedule's compute actions, in milliseconds.
+ * The measured times of a schedule's compute actions, in milliseconds; w_share as for schedule_simulate.
  * Errors: ERR_IO; ERR_FORMAT a file that is no such trace, or of another schedule (event, or action that is missing).
  */
-Status trace_read(ScheduleReport *out, const char *path, const Schedule *schedule,
+Status trace_read(ScheduleReport *out, const char *path, const Schedule *schedule, double w_share,
                   Arena *arena) MUST_USE;
 
 /**
