@@ -1,6 +1,7 @@
 #include "program.h"
 
 #include "io/json.h"
+#include "pipeline/schedule.h"
 
 #include <math.h>
 
@@ -159,12 +160,34 @@ static void cmd_schedule__refuses_a_trace_of_another_schedule(void **state)
         assert_refused(
             temp, text_format(&temp->arena, "schedule --schedule %s --trace %s", rows[i][0], trace),
             WORDS(trace, rows[i][1]));
+    assert_refused(
+        temp,
+        text_format(&temp->arena,
+                    "schedule --schedule 1f1b --pp 2 --microbatches 4 --costs 1,1,1 --trace %s",
+                    trace),
+        WORDS("--costs", "--trace"));
     const char *other = temp_file(temp, "o.json", "{\"traceEvents\": 3}", 18);
     assert_refused(temp,
                    text_format(&temp->arena,
                                "schedule --schedule 1f1b --pp 2 --microbatches 4 --trace %s",
                                other),
                    WORDS(other, "traceEvents"));
+}
+
+static void cmd_schedule__help_names_every_schedule(void **state)
+{
+    Temp *temp = *state;
+    const char *help = assert_runs(temp, "schedule --help").out;
+    for (const ScheduleKind *kind = schedule_kinds; kind->name; kind++)
+        if (kind->generate) assert_says("help", help, WORDS(kind->name));
+}
+
+/* What docs/schedules.md shows and counts is what this program gives. */
+static void cmd_schedule__pictures_of_the_documentation_are_current(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        system("'" SW_SOURCE_DIR "/scripts/draw-schedules.sh' --check '" SW_PROGRAM "'"), 0);
 }
 
 static void cmd_schedule__refuses_what_does_not_fit(void **state)
@@ -198,6 +221,8 @@ int main(void)
         TEMP_TEST(cmd_schedule__writes_grid_and_svg),
         TEMP_TEST(cmd_schedule__shows_a_trace_against_its_simulation),
         TEMP_TEST(cmd_schedule__refuses_a_trace_of_another_schedule),
+        TEMP_TEST(cmd_schedule__help_names_every_schedule),
+        TEMP_TEST(cmd_schedule__pictures_of_the_documentation_are_current),
         TEMP_TEST(cmd_schedule__refuses_what_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
