@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# The bubble that a run measures against the simulation of the same steps, for schedules on two ranks of one thread each.
+#
+#   bench/pipeline.sh PROGRAM [SCHEDULE…]        e.g. bench/pipeline.sh build/release/stagewright 1f1b zb_h1 zbv
+#
+# Stages are equal, the vocabulary is small, and a microbatch takes 50 ms and more so that waiting is the schedule's
+# own. Each schedule is run beside 1f1b, one after the other; numbers are medians of 20 steps, simulated with the medians of each
+# step's own actions. Needs two free cores. MICROBATCHES, HIDDEN, TOKENS, FIRST and STEPS change the run.
+set -eu
+program=$(realpath "${1:?usage: bench/pipeline.sh PROGRAM [SCHEDULE…]}")
+shift
+schedules=${*:-1f1b gpipe interleaved zb_h1 zb_h2 zb1p zbv dualpipev}
+microbatches=${MICROBATCHES:-8} hidden=${HIDDEN:-512} layers=8 tokens=${TOKENS:-512}
+first=${FIRST:-4} steps=${STEPS:-23}
+folder=$(mktemp -d /tmp/pipeline.XXXXXX)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+
+mkdir model
+cat > model/config.json <<END
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": $hidden, "intermediate_size": $((4 * hidden)),
+ "num_hidden_layers": $layers, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": $((hidden / 8)), "vocab_size": 256,
+ "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": $tokens, "tie_word_embeddings": false,
+ "hidden_act": "silu"}
+END
+awk -v rows="$microbatches" -v n="$tokens" 'BEGIN { for (r = 0; r < rows; r++) {
+    printf "{\"input_ids\": [0"; for (t = 1; t < n; t++) printf ", %d", (r * 31 + t * t * 7 + t) % 256; print "]}" } }' > rows.jsonl
+
+# The virtual stages that a schedule has on two ranks.
+stages() { "$program" schedule --schedule "$1" --pp 2 --microbatches "$microbatches" --format json |
+    grep -o '"stages": \[[^]]*' | tr -cd ',\n' | awk '{ n += length($0) + 1 } END { print n }'; }
+
+# Runs a schedule; leaves a line "measured simulated makespan" per profiled step in $1.txt.
+measure() {
+    local name=$1 n split
+    n=$(stages "$name")
+    split=$(awk -v n="$n" -v l="$layers" 'BEGIN { for (s = 0; s < n; s++) printf "%s%d", s ? "," : "", l / n }')
+    "$program" train /dev/null --set model.path=model --set model.init=true --set model.dtype=f32 --set "data.train=[rows.jsonl]" \
+        --set data.format=ids --set data.pack=none --set "data.max_length=$tokens" --set parallel.pp_size=2 \
+        --set "parallel.schedule=$name" --set "parallel.layer_split=[$split]" --set train.threads=1 --set "train.output=run-$name" \
+        --set "train.steps=$steps" --set "train.global_batch_size=$microbatches" \
+        --set "train.profile_steps=[$(seq -s, $first $steps)]" 2> log.txt || { cat log.txt >&2; exit 1; }
+    for trace in "run-$name"/trace/*.json; do
+        "$program" schedule --schedule "$name" --pp 2 --microbatches "$microbatches" --trace "$trace" --format json |
+            awk -F'[:,} ]+' '/"measured"/ { m = $8; t = $4 } /"simulated"/ { s = $8 } END { print m, s, t }'
+    done > "$name.txt"
+    "$program" schedule --schedule "$name" --pp 2 --microbatches "$microbatches" --trace "$trace" | awk '$1 == 0 && NF == 5' > stage.txt
+    rm -rf "run-$name"
+}
+
+median() { sort -g | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'; }
+column() { awk -v k="$2" '{ print $k }' "$1.txt" | median; }
+
+printf '%-12s %8s %10s %10s %10s %11s %14s\n' schedule 'F ms' 'step ms' measured simulated difference 'time to 1f1b'
+for name in $schedules; do
+    measure 1f1b
+    base=$(column 1f1b 3)
+    [ "$name" = 1f1b ] || measure "$name"
+    awk -v n="$name" -v f="$(awk '{ print $3 }' stage.txt)" -v m="$(column "$name" 1)" -v s="$(column "$name" 2)" \
+        -v t="$(column "$name" 3)" -v b="$base" 'BEGIN {
+        printf "%-12s %8.1f %10.1f %8.2f %% %8.2f %% %+9.2f %% %14.3f\n", n, f, t, 100 * m, 100 * s, 100 * (m - s), t / b }'
+done
