@@ -308,6 +308,39 @@ static void trainer__the_loss_falls_and_is_the_same_in_two_stages(void **state)
                          file_of(b, &two, "hf/final/model.safetensors"), true);
 }
 
+/* Step 2 alone has a trace: all actions and messages of both ranks, and the bubble that its metrics have. */
+static void trainer__profiled_steps_leave_a_trace(void **state)
+{
+    Bench *b = *state;
+    TestRun r = {0};
+    assert_ok(RUN(&r, b, "run", model_with(b, NULL), rows_file(b, "rows.jsonl", 2, NULL),
+                  "train.steps=3", "parallel.pp_size=2", "train.profile_steps=[2, 9]"));
+    assert_log_holds(b, &r, "train.profile_steps: step 9 never comes (the run has 3)");
+    assert_log_holds(b, &r, "rank  layers");
+    assert_false(file_exists(file_of(b, &r, "trace/step-000001.json")));
+    assert_false(file_exists(file_of(b, &r, "trace/step-000003.json")));
+    JsonDoc doc;
+    double bubble;
+    json_t *other, *events;
+    const char *path = file_of(b, &r, "trace/step-000002.json");
+    assert_ok(json_doc_read(&doc, path));
+    assert_ok(json_get_object(doc.root, path, "otherData", &other));
+    assert_ok(json_get_real(other, path, "bubble", &bubble));
+    assert_true(fabs(bubble - metric(b, &r, 2, "pipeline/bubble")) < 1e-6);
+    assert_ok(json_get_array(doc.root, path, "traceEvents", &events));
+    int n_actions = 0, n_messages = 0;
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const json_t *event = json_array_get(events, i);
+        const char *phase = json_string_value(json_object_get(event, "ph")),
+                   *category = json_string_value(json_object_get(event, "cat"));
+        n_actions += phase && !strcmp(phase, "X") && category && strcmp(category, "wait") != 0;
+        n_messages += phase && !strcmp(phase, "e");
+    }
+    assert_int_equal(n_actions, 2 * 2 * 2);  /* F and B of two rows on two stages */
+    assert_int_equal(n_messages, 2 * 2 * 2); /* a row's y and dx, sent and received */
+    json_doc_free(&doc);
+}
+
 static void trainer__an_evaluation_without_trained_tokens_is_null(void **state)
 {
     Bench *b = *state;
@@ -412,6 +445,7 @@ int main(void)
         BENCH_TEST(trainer__an_evaluation_without_trained_tokens_is_null),
         BENCH_TEST(trainer__a_stop_saves_and_leaves),
         BENCH_TEST(trainer__saves_when_the_intervals_say),
+        BENCH_TEST(trainer__profiled_steps_leave_a_trace),
         BENCH_TEST(trainer__steps_of_a_run),
         BENCH_TEST(trainer__errors_come_once_and_leave_nothing),
     };
