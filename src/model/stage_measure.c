@@ -36,13 +36,14 @@ static void no_pair(const Backend *be, Tensor y, Tensor x)
     (void)be, (void)y, (void)x;
 }
 
-/* All tokens go to the first experts: dispatch counts on ids. */
-static void first_experts(const Backend *be, const RouterArgs *args)
+/* Dispatch counts on ids. All experts get as much; those of a token lie far apart, so that it goes to as many ranks as it can. */
+static void even_experts(const Backend *be, const RouterArgs *args)
 {
     (void)be;
     int32_t *id = args->id_tk.data;
-    int64_t n_experts = args->p_te.dim[1], top_k = args->id_tk.dim[1];
-    for (int64_t i = 0; i < tensor_size(args->id_tk); i++) id[i] = (int32_t)(i % top_k);
+    int64_t n_experts = args->p_te.dim[1], top_k = args->id_tk.dim[1], apart = n_experts / top_k;
+    for (int64_t i = 0; i < tensor_size(args->id_tk); i++)
+        id[i] = (int32_t)((i / top_k + i % top_k * apart) % n_experts);
     for (int64_t e = 0; e < n_experts; e++) args->count_e[e] = 0, args->prob_sum_e[e] = 0;
 }
 
@@ -53,7 +54,7 @@ static Backend measuring(const Backend *be)
     m.grouped_gemm = no_grouped_gemm;
     m.rmsnorm = no_rmsnorm;
     m.rope = no_rope;
-    m.router = first_experts;
+    m.router = even_experts;
     m.router_backward = no_router_backward;
     m.swiglu = no_swiglu;
     m.swiglu_backward = no_swiglu_backward;
