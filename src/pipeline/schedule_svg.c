@@ -3,6 +3,7 @@
 #include "pipeline/schedule_picture.h"
 
 #include <math.h>
+#include <stdio.h>
 
 enum { MESSAGE_MIN = 20 }; /* pixels of a lane per message; with less they are left out */
 
@@ -37,7 +38,7 @@ static void print_box(const Picture *p, const Action *a, double start, double en
 static void print_number(const Picture *p, const Action *a, double start, double end)
 {
     const NumberSize *size = p->number[a->kind];
-    if (!size || (end - start) * p->scale < size->digit) return;
+    if (!size || (end - start) * p->scale < size->digit * snprintf(NULL, 0, "%d", a->mb)) return;
     text_append_format(p->out, "<text class=\"%s%s\" x=\"%.7g\" y=\"%.7g\">%d</text>\n",
                        picture_is_dark(p, a) ? "l" : "d", size->class,
                        picture_px((picture_x(p, start) + picture_x(p, end)) / 2),

@@ -319,17 +319,17 @@ static void schedule_svg__draws_every_action_once(void **state)
 static void schedule_svg__draws_messages_that_take_time(void **state)
 {
     (void)state;
-    Schedule *s = build("1f1b", 3, 4);
+    Schedule *s = zbv(3, 4);
     ScheduleReport report;
-    Costs costs = costs_uniform(3, 1, 0, 0, 0.5, &arena);
+    Costs costs = costs_uniform(6, 1, 1, 0, 0.5, &arena);
     ok(schedule_simulate(&report, s, &costs, 1, &arena));
     TextBuffer text;
     text_buffer_init(&text, &arena);
     schedule_print(&text, SCHEDULE_SVG, s, &report);
     assert_well_formed(text.text);
-    assert_int_equal(count(text.text, "<path class=\"q\""), 2 * 2 * 4);
+    assert_int_equal(count(text.text, "<path class=\"q\""), 2 * 4 * 4);
     assert_int_equal(count(print(SCHEDULE_SVG, s), "<path class=\"q\""), 0);
-    assert_non_null(strstr(text.text, "costs F 1, I 0, W 0, message 0.5"));
+    assert_non_null(strstr(text.text, "costs F 1, I 1, W 0, message 0.5"));
 }
 
 /* No number fits; the page does not grow with the schedule. */
