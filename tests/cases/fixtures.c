@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { HEADS = 4, KV_HEADS = 2, HEAD_DIM = 16, MOE_FFN = 32, FFN = 128, MAX_TENSORS = 512 };
-enum { D = FIXTURE_HIDDEN, E = FIXTURE_EXPERTS, V = FIXTURE_VOCAB };
+enum { HEADS = 4, KV_HEADS = 2, HEAD_DIM = 16, MOE_FFN = 32, FFN = 128, MAX_TENSORS = 1024 };
+enum { E = FIXTURE_EXPERTS };
 
 typedef struct Entry {
     char name[96];
@@ -19,7 +19,7 @@ typedef struct Entry {
 
 typedef struct Model {
     const Fixture *fixture;
-    int n_layers;
+    int n_layers, hidden, vocab;
     unsigned mlp_only;
     bool tied;
     Entry entry[MAX_TENSORS];
@@ -195,51 +195,51 @@ static void add_in_layer(Model *m, int layer, const char *rest, int64_t rows, in
 static void add_fused_experts(Model *m, int layer)
 {
     char name[96];
-    const int64_t n = MOE_FFN * D;
+    const int64_t n = MOE_FFN * m->hidden;
     snprintf(name, sizeof name, "model.layers.%d.mlp.experts.gate_up_proj", layer);
-    float *gate_up = add_entry(m, name, 3, E, 2 * MOE_FFN, D)->value;
+    float *gate_up = add_entry(m, name, 3, E, 2 * MOE_FFN, m->hidden)->value;
     snprintf(name, sizeof name, "model.layers.%d.mlp.experts.down_proj", layer);
-    float *down = add_entry(m, name, 3, E, D, MOE_FFN)->value;
+    float *down = add_entry(m, name, 3, E, m->hidden, MOE_FFN)->value;
     for (int e = 0; e < E; e++) {
         snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.gate_proj.weight", layer, e);
-        fill(m, name, gate_up + 2 * e * n, MOE_FFN, D);
+        fill(m, name, gate_up + 2 * e * n, MOE_FFN, m->hidden);
         snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.up_proj.weight", layer, e);
-        fill(m, name, gate_up + (2 * e + 1) * n, MOE_FFN, D);
+        fill(m, name, gate_up + (2 * e + 1) * n, MOE_FFN, m->hidden);
         snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.down_proj.weight", layer, e);
-        fill(m, name, down + e * n, D, MOE_FFN);
+        fill(m, name, down + e * n, m->hidden, MOE_FFN);
     }
 }
 
 static void add_layer(Model *m, int l)
 {
-    add_in_layer(m, l, "self_attn.q_proj.weight", HEADS * HEAD_DIM, D);
-    add_in_layer(m, l, "self_attn.k_proj.weight", KV_HEADS * HEAD_DIM, D);
-    add_in_layer(m, l, "self_attn.v_proj.weight", KV_HEADS * HEAD_DIM, D);
-    add_in_layer(m, l, "self_attn.o_proj.weight", D, HEADS * HEAD_DIM);
+    add_in_layer(m, l, "self_attn.q_proj.weight", HEADS * HEAD_DIM, m->hidden);
+    add_in_layer(m, l, "self_attn.k_proj.weight", KV_HEADS * HEAD_DIM, m->hidden);
+    add_in_layer(m, l, "self_attn.v_proj.weight", KV_HEADS * HEAD_DIM, m->hidden);
+    add_in_layer(m, l, "self_attn.o_proj.weight", m->hidden, HEADS * HEAD_DIM);
     add_in_layer(m, l, "self_attn.q_norm.weight", HEAD_DIM, 0);
     add_in_layer(m, l, "self_attn.k_norm.weight", HEAD_DIM, 0);
     if (m->fixture->kind == FIXTURE_DENSE || (m->mlp_only >> l & 1)) {
-        add_in_layer(m, l, "mlp.gate_proj.weight", FFN, D);
-        add_in_layer(m, l, "mlp.up_proj.weight", FFN, D);
-        add_in_layer(m, l, "mlp.down_proj.weight", D, FFN);
+        add_in_layer(m, l, "mlp.gate_proj.weight", FFN, m->hidden);
+        add_in_layer(m, l, "mlp.up_proj.weight", FFN, m->hidden);
+        add_in_layer(m, l, "mlp.down_proj.weight", m->hidden, FFN);
     } else {
-        add_in_layer(m, l, "mlp.gate.weight", E, D);
+        add_in_layer(m, l, "mlp.gate.weight", E, m->hidden);
         if (m->fixture->fused) {
             add_fused_experts(m, l);
         } else {
             for (int e = 0; e < E; e++) {
                 char rest[64];
                 snprintf(rest, sizeof rest, "mlp.experts.%d.gate_proj.weight", e);
-                add_in_layer(m, l, rest, MOE_FFN, D);
+                add_in_layer(m, l, rest, MOE_FFN, m->hidden);
                 snprintf(rest, sizeof rest, "mlp.experts.%d.up_proj.weight", e);
-                add_in_layer(m, l, rest, MOE_FFN, D);
+                add_in_layer(m, l, rest, MOE_FFN, m->hidden);
                 snprintf(rest, sizeof rest, "mlp.experts.%d.down_proj.weight", e);
-                add_in_layer(m, l, rest, D, MOE_FFN);
+                add_in_layer(m, l, rest, m->hidden, MOE_FFN);
             }
         }
     }
-    add_in_layer(m, l, "input_layernorm.weight", D, 0);
-    add_in_layer(m, l, "post_attention_layernorm.weight", D, 0);
+    add_in_layer(m, l, "input_layernorm.weight", m->hidden, 0);
+    add_in_layer(m, l, "post_attention_layernorm.weight", m->hidden, 0);
 }
 
 /* ---- files --------------------------------------------------------------------------------- */
@@ -334,7 +334,7 @@ static void write_config(const char *dir, const Model *m)
             "  \"vocab_size\": %d,\n  \"hidden_size\": %d,\n  \"intermediate_size\": %d,\n"
             "  \"num_hidden_layers\": %d,\n  \"num_attention_heads\": %d,\n"
             "  \"num_key_value_heads\": %d,\n  \"head_dim\": %d,\n",
-            V, D, FFN, m->n_layers, HEADS, KV_HEADS, HEAD_DIM);
+            m->vocab, m->hidden, FFN, m->n_layers, HEADS, KV_HEADS, HEAD_DIM);
     if (!dense) {
         fprintf(file,
                 "  \"num_experts\": %d,\n  \"num_experts_per_tok\": 2,\n"
@@ -362,17 +362,20 @@ void fixture_write_model(const char *dir, const Fixture *fixture)
     Model *m = calloc(1, sizeof *m);
     if (!m) stop("no memory for", dir);
     m->fixture = fixture;
-    m->n_layers = fixture->n_layers ? fixture->n_layers : 4;
+    bool deep = fixture->kind == FIXTURE_DEEP;
+    m->n_layers = fixture->n_layers ? fixture->n_layers : deep ? 24 : 4;
+    m->hidden = deep ? 32 : FIXTURE_HIDDEN;
+    m->vocab = deep ? 128 : FIXTURE_VOCAB;
     m->mlp_only = fixture->mlp_only | (fixture->kind == FIXTURE_DENSE_FIRST ? 3u : 0u);
     m->tied = fixture->tied || fixture->kind == FIXTURE_TIED;
     if (m->n_layers > FIXTURE_MAX_LAYERS) {
         fprintf(stderr, "fixture: %d layers\n", m->n_layers);
         exit(1);
     }
-    add(m, "model.embed_tokens.weight", V, D);
+    add(m, "model.embed_tokens.weight", m->vocab, m->hidden);
     for (int l = 0; l < m->n_layers; l++) add_layer(m, l);
-    add(m, "model.norm.weight", D, 0);
-    if (!m->tied) add(m, "lm_head.weight", V, D);
+    add(m, "model.norm.weight", m->hidden, 0);
+    if (!m->tied) add(m, "lm_head.weight", m->vocab, m->hidden);
 
     char path[1024], shard[64];
     int n_shards = fixture->n_shards ? fixture->n_shards : 2;
@@ -399,16 +402,19 @@ static const RowSpec rows_eq[] = {{33, 0}, {33, 0}, {33, 0}, {33, 0},
                                   {33, 0}, {33, 0}, {33, 0}, {33, 0}};
 static const RowSpec rows_var[] = {{5, 0},  {37, 0}, {128, 0}, {9, 0},
                                    {64, 0}, {2, 0},  {90, 0},  {17, 0}};
+static const RowSpec rows_short[] = {{5, 0},  {24, 0}, {12, 5}, {2, 0},
+                                     {31, 7}, {9, 0},  {17, 0}, {1, 0}};
 static const RowSpec rows_mask[] = {{12, 2}, {9, 2}, {70, 60}, {16, 4}};
 
 static const struct {
     const char *name;
     const RowSpec *row;
-    int n;
+    int n, vocab;
 } row_sets[] = {
-    [FIXTURE_EQ] = {"eq", rows_eq, 8},
-    [FIXTURE_VAR] = {"var", rows_var, 8},
-    [FIXTURE_MASK] = {"mask", rows_mask, 4},
+    [FIXTURE_EQ] = {"eq", rows_eq, 8, FIXTURE_VOCAB},
+    [FIXTURE_VAR] = {"var", rows_var, 8, FIXTURE_VOCAB},
+    [FIXTURE_MASK] = {"mask", rows_mask, 4, FIXTURE_VOCAB},
+    [FIXTURE_SHORT] = {"short", rows_short, 8, 128},
 };
 
 void fixture_write_rows(const char *path, FixtureRows rows, int times, uint64_t seed)
@@ -420,7 +426,7 @@ void fixture_write_rows(const char *path, FixtureRows rows, int times, uint64_t 
         int ids[128];
         fputs("{\"input_ids\": [", file);
         for (int t = 0; t < spec.tokens; t++) {
-            ids[t] = (int)(uniform(key, counter++) * V);
+            ids[t] = (int)(uniform(key, counter++) * row_sets[rows].vocab);
             fprintf(file, "%s%d", t ? ", " : "", ids[t]);
         }
         fputc(']', file);

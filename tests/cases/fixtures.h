@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { FIXTURE_VOCAB = 512, FIXTURE_HIDDEN = 64, FIXTURE_EXPERTS = 4, FIXTURE_MAX_LAYERS = 16 };
+enum { FIXTURE_VOCAB = 512, FIXTURE_HIDDEN = 64, FIXTURE_EXPERTS = 4, FIXTURE_MAX_LAYERS = 24 };
 
 /** What a seed of 0 stands for. With it the K-th and (K+1)-th router logits differ by at least 1.2e-5
  * for every token of the rows below (FIXTURE_EQ four times over) in f32 models of up to 10 layers of
@@ -37,6 +37,7 @@ typedef enum FixtureKind {
      * norm weights 0..3 are 1. */
     FIXTURE_MARGIN,
     FIXTURE_DENSE, /* FIXTURE_MOE without experts, Qwen3ForCausalLM */
+    FIXTURE_DEEP,  /* FIXTURE_MOE with 24 layers, hidden 32, vocab 128 */
 } FixtureKind;
 
 typedef enum FixtureDtype { FIXTURE_F32, FIXTURE_BF16, FIXTURE_F16 } FixtureDtype;
@@ -57,8 +58,9 @@ typedef struct Fixture {
 void fixture_write_model(const char *dir, const Fixture *fixture);
 
 typedef enum FixtureRows {
-    FIXTURE_EQ,   /* 8 rows, each 33 tokens, all trained (32 count) */
-    FIXTURE_VAR,  /* rows of 5, 37, 128, 9, 64, 2, 90, 17 tokens, all trained (344 count) */
+    FIXTURE_EQ,  /* 8 rows, each 33 tokens, all trained (32 count) */
+    FIXTURE_VAR, /* rows of 5, 37, 128, 9, 64, 2, 90, 17 tokens, all trained (344 count) */
+    FIXTURE_SHORT, /* rows of 5, 24, 12, 2, 31, 9, 17, 1 tokens below 128; of the third and fifth 5 and 7 trained */
     FIXTURE_MASK, /* 4 rows of 12, 9, 70, 16 tokens whose trained ones number 2, 2, 60, 4 */
 } FixtureRows;
 

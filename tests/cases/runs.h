@@ -39,8 +39,9 @@ static inline void print_arguments(const char *command, const Arguments *args)
     fputc('\n', stderr);
 }
 
-/** Parse and run as main does, with stderr thrown away; status_message() says what was wrong. */
-static inline Status command_inside(const Command *command, const Arguments *args)
+/** Parse and run as main does, with stderr thrown away; status_message() says what was wrong. Collective over world. */
+static inline Status command_inside(const Command *command, const Arguments *args,
+                                    const World *world)
 {
     Arena arena;
     arena_init(&arena, "command");
@@ -50,9 +51,8 @@ static inline Status command_inside(const Command *command, const Arguments *arg
     if (kept < 0 || nowhere < 0 || dup2(nowhere, STDERR_FILENO) < 0) abort();
     close(nowhere);
     bool help;
-    const World alone = {.size = 1, .n_cpus = 2};
     Status status = args_parse(command, args->n, args->at, parsed, &help, &arena);
-    if (status == OK) status = command->run(parsed, &alone, &arena);
+    if (status == OK) status = command->run(parsed, world, &arena);
     fflush(stderr);
     dup2(kept, STDERR_FILENO);
     close(kept);
@@ -75,7 +75,8 @@ static inline void add_path(const Command *command, Arguments *args)
 static inline bool command_runs(const Command *command, Arguments *args)
 {
     add_path(command, args);
-    Status status = command_inside(command, args);
+    const World alone = {.size = 1, .n_cpus = 2};
+    Status status = command_inside(command, args, &alone);
     if (status != OK) {
         fprintf(stderr, "  %s\n", status_message());
         print_arguments(command->name, args);

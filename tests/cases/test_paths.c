@@ -35,7 +35,7 @@ static bool run_on(const char *folder, const char *output, const char *path, int
     if (layout) add_layout(&args, layout);
     if (resume) arguments_add(&args, "--resume");
     add_set(&args, "train.isa=%s", path);
-    Status status = command_inside(&command_train, &args);
+    Status status = command_inside(&command_train, &args, &(World){.size = 1, .n_cpus = 2});
     if (status != OK) fprintf(stderr, "  %s on %s: %s\n", output, path, status_message());
     arguments_free(&args);
     return status == OK;
@@ -53,7 +53,7 @@ static bool says(const char *folder, const char *file, const char *words)
 static void paths__a_run_is_the_same_on_every_layout(void **state)
 {
     (void)state;
-    static const Layout layouts[] = {{1, "1f1b", 0, 1, NULL}, {3, "gpipe", 0.5, 2, NULL}};
+    static const Layout layouts[] = {{1, "1f1b", 0, 1, NULL, 0}, {3, "gpipe", 0.5, 2, NULL, 0}};
     static const char *const dtypes[] = {"f32", "bf16"};
     char *folder = make_folder(), name[64], first[64];
     int failed = 0;

@@ -315,7 +315,7 @@ static void resume__after_kills_equals_the_uninterrupted_run(void **state)
 /* The command fails and its message has all the words. Frees the arguments. */
 static bool refuses(Arguments *args, const char *const *words)
 {
-    Status status = command_inside(&command_train, args);
+    Status status = command_inside(&command_train, args, &(World){.size = 1, .n_cpus = 2});
     bool ok = status != OK && status_exit_code(status) == 2;
     for (; *words && ok; words++) ok = strstr(status_message(), *words) != NULL;
     if (!ok) {
