@@ -500,9 +500,10 @@ void mpi_world_free(MpiWorld **out, int exit_code)
     free(w->farewell_r);
     free(w);
     pthread_t watch;
-    if (pthread_create(&watch, NULL, end_anyway, (void *)(intptr_t)exit_code) == 0)
-        pthread_detach(watch);
+    bool watched = pthread_create(&watch, NULL, end_anyway, (void *)(intptr_t)exit_code) == 0;
     MPI_Finalize();
+    /* What comes after may take longer: LeakSanitizer's search. */
+    if (watched && pthread_cancel(watch) == 0) pthread_join(watch, NULL);
     die_hook(NULL);
 }
 
