@@ -54,11 +54,12 @@ const Command command_probe = {
     .name = "probe",
     .summary = "one forward and backward: losses, logits, gradients",
     .usage = "MODEL --batch FILE.jsonl --out DIR [--logits] [--grads] [--set KEY=VALUE]…",
-    .about = "Runs one training step's forward and backward on given token ids, in any layout, "
-             "without an update, and writes the "
-             "numbers. The same files come out for every pp_size, layer_split, schedule, "
-             "recompute_ratio and thread count, byte "
-             "for byte: the way to check a layout, or this program against another one.",
+    .about =
+        "Runs one training step's forward and backward on given token ids, in any layout, "
+        "without an update, and writes the "
+        "numbers. The same files come out for every pp_size, layer_split, schedule, zero_stage, "
+        "recompute_ratio and thread count, byte "
+        "for byte: the way to check a layout, or this program against another one.",
     .example = "stagewright probe models/tiny --batch batch.jsonl --out probe --grads --set "
                "parallel.pp_size=2",
     .positions = positions,

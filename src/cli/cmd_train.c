@@ -174,7 +174,8 @@ const Command command_train = {
     .usage = "CONFIG.yaml [--set KEY=VALUE]… [--resume] [--override]",
     .about = "Trains all parameters of the model in model.path on data.train and writes metrics, "
              "log, checkpoints and a "
-             "HuggingFace folder (hf/final) to train.output. parallel.pp_size ranks run as threads "
+             "HuggingFace folder (hf/final) to train.output. The ranks, pp_size * dp_size, run as "
+             "threads "
              "of this process, each "
              "with train.threads OpenMP threads. The result does not depend on how the model is "
              "cut. The first SIGINT or "

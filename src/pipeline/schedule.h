@@ -149,7 +149,7 @@ Status schedule_add_comm(Schedule *schedule, Arena *arena) MUST_USE;
 Status schedule_hoist_receives(Schedule *schedule, Arena *arena) MUST_USE;
 
 /**
- * A REDUCE behind the last W or B of each stage: from there on its gradients are the pipeline's no more, and their sum over
+ * A REDUCE behind the last W or B of each stage and its SEND: from there on its gradients are the pipeline's no more, and their sum over
  * data-parallel ranks runs while other stages still compute.
  */
 Status schedule_add_reduce(Schedule *schedule, Arena *arena) MUST_USE;

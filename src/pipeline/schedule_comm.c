@@ -173,9 +173,12 @@ Status schedule_add_reduce(Schedule *s, Arena *arena)
         TRY(arena_alloc(arena, &longer.at, (size_t)(list->n + s->n_stages), sizeof(Action)));
         for (int k = 0; k < list->n; k++) {
             const Action *a = &list->at[k];
+            bool last = (a->kind == ACT_W || a->kind == ACT_B) && last_s[a->stage] == k;
             longer.at[longer.n++] = *a;
-            if ((a->kind == ACT_W || a->kind == ACT_B) && last_s[a->stage] == k)
-                schedule_emit(&longer, ACT_REDUCE, a->stage, a->mb);
+            /* Another rank waits for what it made: that goes first. */
+            if (last && k + 1 < list->n && list->at[k + 1].kind == ACT_SEND_B)
+                longer.at[longer.n++] = list->at[++k];
+            if (last) schedule_emit(&longer, ACT_REDUCE, a->stage, a->mb);
         }
         s->list[r] = longer;
     }

@@ -50,7 +50,7 @@ static void add_params(MemoryPlan *plan, const ParamSet *set)
     for (int i = 0; i < set->n; i++) {
         const Param *p = set->at[i];
         plan->weights += bytes_of(p->value);
-        if (p->master.data != p->value.data) plan->weights += bytes_of(p->master);
+        if (p->master.dtype != p->value.dtype) plan->weights += bytes_of(p->master);
         plan->gradients += bytes_of(p->grad);
         plan->moments += bytes_of(p->moment[0]) + bytes_of(p->moment[1]);
     }

@@ -139,6 +139,64 @@ static void param__a_share_of_the_experts_is_rows_of_the_whole(void **state)
     assert_int_equal(param_slice(v, 3, 4).at, 3);
 }
 
+/* All of it, each element once, cut between blocks, and no two blocks more on one rank than on another. */
+static void param__shards_cover_it_in_blocks(void **state)
+{
+    static const int64_t sizes[] = {1, 4095, 4096, 4097, 5 * 4096, 40 * 4096 + 7};
+    ParamSet set;
+    paramset_init(&set, *state, DTYPE_F32, DTYPE_F32);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int n = 1; n <= 8; n++) {
+            Param *p = paramset_declare(&set, "a", PARAM_INIT_NORMAL, 1, &sizes[i]);
+            int64_t covered = 0, blocks = (sizes[i] + PARAM_BLOCK - 1) / PARAM_BLOCK;
+            for (int r = 0; r < n; r++) {
+                ParamRange part = param_shard(p, r, n), next = param_shard(p, (r + 1) % n, n);
+                int64_t size = part.end - part.begin;
+                assert_true(part.begin % PARAM_BLOCK == 0 || part.begin == sizes[i]);
+                assert_true(next.begin == part.end || next.begin == 0);
+                assert_true(size <= (blocks + n - 1) / n * PARAM_BLOCK);
+                covered += size;
+            }
+            assert_int_equal(covered, sizes[i]);
+        }
+    /* Small ones do not all go to one rank, and a tied copy is cut as the embedding. */
+    Param *head = paramset_declare(&set, "h", PARAM_INIT_NORMAL, 1, &sizes[5]), first = *head;
+    head->tied_copy = true;
+    first.order = 0;
+    ParamRange a = param_shard(head, 1, 3), b = param_shard(&first, 1, 3);
+    assert_memory_equal(&a, &b, sizeof a);
+    int64_t small[2] = {0};
+    for (int k = 0; k < 2; k++) {
+        Param *p = paramset_declare(&set, "s", PARAM_INIT_ONES, 1, &sizes[0]);
+        for (int r = 0; r < 2; r++) {
+            ParamRange part = param_shard(p, r, 2);
+            small[r] += part.end - part.begin;
+        }
+    }
+    assert_true(small[0] == 1 && small[1] == 1);
+}
+
+/* With ZeRO master and moments hold a part; what is written and summed is found in it. */
+static void param__keeps_a_part(void **state)
+{
+    for (int wide = 0; wide < 2; wide++) {
+        ParamSet set;
+        paramset_init(&set, *state, wide ? DTYPE_F32 : DTYPE_BF16, DTYPE_F32);
+        Param *p = paramset_declare(&set, "a", PARAM_INIT_NORMAL, 2, (int64_t[]){3, 4096});
+        p->own = p->kept = param_shard(p, 1, 3);
+        assert_int_equal(paramset_layout(&set, true), OK);
+        assert_int_equal(tensor_size(p->master), 4096);
+        assert_int_equal(tensor_size(p->value), 3 * 4096);
+        if (wide) assert_ptr_equal(p->master.data, tensor_at(p->value, p->kept.begin));
+        assert_ptr_equal(param_own(p, PARAM_MASTER).data, p->master.data);
+        assert_ptr_equal(param_own(p, PARAM_GRAD).data, tensor_at(p->grad, p->own.begin));
+        ParamSlice slice = param_slice_in(p, p->kept, 4096, 4096);
+        assert_int_equal(slice.n, p->kept.begin == 4096 ? 4096 : 0);
+        slice = param_slice_in(p, (ParamRange){100, 300}, 200, 1000);
+        assert_true(slice.skip == 0 && slice.n == 100 && slice.at == 100);
+    }
+}
+
 static void param__layout_too_large_is_refused(void **state)
 {
     ParamSet set;
@@ -156,6 +214,8 @@ int main(void)
         ROW(param__layout_gives_memory_of_its_own_to_each),
         ROW(param__layout_without_gradients),
         ROW(param__a_share_of_the_experts_is_rows_of_the_whole),
+        ROW(param__shards_cover_it_in_blocks),
+        ROW(param__keeps_a_part),
         ROW(param__layout_too_large_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -96,6 +96,30 @@ static void schedule_check__refuses_wrong_orders(void **state)
     refused(s, "stage 0 is on rank 5");
 }
 
+static void schedule_check__wants_each_stage_summed_once_and_last(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= 4; p++) {
+        Schedule *s = build(p == 4 ? "zbv" : "1f1b", p, 5);
+        ok(schedule_add_reduce(s, &arena));
+        ok(schedule_check(s, NULL, &arena));
+        for (int r = 0, n = 0; r < p; r++, n = 0) {
+            for (int k = 0; k < s->list[r].n; k++) n += s->list[r].at[k].kind == ACT_REDUCE;
+            assert_int_equal(n, s->n_stages / p);
+            assert_int_equal(s->list[r].at[s->list[r].n - 1].kind, ACT_REDUCE);
+        }
+    }
+    Schedule *s = build("1f1b", 1, 2);
+    ok(schedule_add_reduce(s, &arena));
+    Action *at = s->list[0].at, *last = &at[s->list[0].n - 1], b = last[-1];
+    last[-1] = *last;
+    *last = b;
+    refused(s, "before the weight gradient");
+    s = build("1f1b", 2, 2);
+    s->has_reduce = true;
+    refused(s, "0REDUCE_GRAD is missing");
+}
+
 static void schedule_check__reports_descending_orders(void **state)
 {
     (void)state;
@@ -277,6 +301,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(schedule_check__refuses_wrong_orders, reset, reset),
         cmocka_unit_test_setup_teardown(schedule_check__reports_descending_orders, reset, reset),
+        cmocka_unit_test_setup_teardown(schedule_check__wants_each_stage_summed_once_and_last,
+                                        reset, reset),
         cmocka_unit_test_setup_teardown(schedule_check__refuses_wrong_messages, reset, reset),
         cmocka_unit_test_setup_teardown(schedule_check__refuses_slots_in_use, reset, reset),
         cmocka_unit_test_setup_teardown(
