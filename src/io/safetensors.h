@@ -89,8 +89,9 @@ Status tensor_decl_bytes(const TensorDecl *decl, size_t *out) MUST_USE;
  *
  * Several ranks can fill one file, each with a writer of its own made from the same list: one calls
  * begin, then (after a barrier) the others call join instead. In the end the others call leave, the
- * counts of all are added up in the first one's safetensors_writer_counts, and that one finishes.
- * One writer, one thread.
+ * counts of all are added up in the first one's safetensors_writer_counts, and that one finishes. It
+ * may leave and join in between too, so that no file is open while nobody writes.
+ * One writer, one thread at a time.
  */
 typedef struct SafetensorsWriter SafetensorsWriter;
 
@@ -98,6 +99,7 @@ typedef struct SafetensorsWriter SafetensorsWriter;
 Status safetensors_writer_create(SafetensorsWriter **out, const char *path, const TensorDecl *decl,
                                  int n, Arena *arena) MUST_USE;
 Status safetensors_writer_begin(SafetensorsWriter *writer) MUST_USE;
+/** Open the temporary file that was begun; one that is open stays so. */
 Status safetensors_writer_join(SafetensorsWriter *writer) MUST_USE;
 
 /** Elements first … first+count-1 of a tensor of f32 (a copy), bf16 or f16 (rounded to nearest even). */
@@ -112,7 +114,9 @@ int64_t *safetensors_writer_counts(SafetensorsWriter *writer, int *n);
 
 /** Checks that each tensor was written as often as it has elements, fsync, rename. Clears the handle, also on failure. */
 Status safetensors_writer_finish(SafetensorsWriter **writer) MUST_USE;
-/** For a joined one: fsync and close, the file stays. Clears the handle. */
-Status safetensors_writer_leave(SafetensorsWriter **writer) MUST_USE;
-/** Closes and removes the temporary file (a joined one only closes). Clears the handle; NULL is fine. */
+/** fsync and close; the temporary file and the counts stay, for join or finish. */
+Status safetensors_writer_leave(SafetensorsWriter *writer) MUST_USE;
+/** Bytes of the whole file. */
+int64_t safetensors_writer_bytes(const SafetensorsWriter *writer);
+/** Closes, and removes the temporary file if this writer began it. Clears the handle; NULL is fine. */
 void safetensors_writer_abort(SafetensorsWriter **writer);

@@ -19,8 +19,8 @@ typedef struct Slot {
 
 struct SafetensorsWriter {
     const char *path, *temporary;
-    int fd;      /* -1: not begun */
-    bool joined; /* the temporary file belongs to another writer */
+    int fd;     /* -1: not open */
+    bool begun; /* the temporary file is this writer's */
     int n;
     Slot *slot;       /* [n] by name */
     int64_t *written; /* [n] elements */
@@ -154,6 +154,7 @@ Status safetensors_writer_begin(SafetensorsWriter *w)
     /* Full size at once: the ranks that join find the file as large as it will be. */
     Status st = ftruncate(w->fd, (off_t)w->file_bytes) == 0 ? OK : fail_errno(w);
     if (st == OK) st = fd_write_at(w->fd, w->temporary, w->header, w->header_bytes, 0);
+    w->begun = st == OK;
     if (st == OK) return OK;
     close(w->fd);
     w->fd = -1;
@@ -163,10 +164,8 @@ Status safetensors_writer_begin(SafetensorsWriter *w)
 
 Status safetensors_writer_join(SafetensorsWriter *w)
 {
-    w->fd = open(w->temporary, O_WRONLY | O_CLOEXEC);
-    if (w->fd < 0) return fail_errno(w);
-    w->joined = true;
-    return OK;
+    if (w->fd < 0) w->fd = open(w->temporary, O_WRONLY | O_CLOEXEC);
+    return w->fd < 0 ? fail_errno(w) : OK;
 }
 
 /* The slot of a name, once the range is known to be within it. */
@@ -224,6 +223,11 @@ Status safetensors_write_f32(SafetensorsWriter *w, const char *name, int64_t fir
     return OK;
 }
 
+int64_t safetensors_writer_bytes(const SafetensorsWriter *w)
+{
+    return (int64_t)w->file_bytes;
+}
+
 int64_t *safetensors_writer_counts(SafetensorsWriter *w, int *n)
 {
     *n = w->n;
@@ -232,8 +236,9 @@ int64_t *safetensors_writer_counts(SafetensorsWriter *w, int *n)
 
 /* ---------------------------------------------------------------- the end */
 
-static Status sync_and_close(SafetensorsWriter *w)
+Status safetensors_writer_leave(SafetensorsWriter *w)
 {
+    if (w->fd < 0) return OK;
     Status st = fsync(w->fd) == 0 ? OK : fail_errno(w);
     if (close(w->fd) != 0 && st == OK) st = fail_errno(w);
     w->fd = -1;
@@ -254,27 +259,20 @@ Status safetensors_writer_finish(SafetensorsWriter **writer)
 {
     SafetensorsWriter *w = *writer;
     *writer = NULL;
-    if (w->fd < 0) return FAIL(ERR_IO, "%s: finished, but not begun", w->path);
+    if (!w->begun) return FAIL(ERR_IO, "%s: finished, but not begun", w->path);
     Status st = check_complete(w);
-    Status closed = sync_and_close(w);
+    Status closed = safetensors_writer_leave(w);
     if (st == OK) st = closed;
     if (st == OK) st = file_rename(w->path, w->temporary);
     if (st != OK) unlink(w->temporary);
     return st;
 }
 
-Status safetensors_writer_leave(SafetensorsWriter **writer)
-{
-    SafetensorsWriter *w = *writer;
-    *writer = NULL;
-    return w->fd >= 0 ? sync_and_close(w) : OK;
-}
-
 void safetensors_writer_abort(SafetensorsWriter **writer)
 {
     SafetensorsWriter *w = *writer;
     *writer = NULL;
-    if (!w || w->fd < 0) return;
-    close(w->fd);
-    if (!w->joined) unlink(w->temporary);
+    if (!w) return;
+    if (w->fd >= 0) close(w->fd);
+    if (w->begun) unlink(w->temporary);
 }

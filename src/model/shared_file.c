@@ -23,7 +23,7 @@ Status shared_file_write(Comm *comm, const char *path, const TensorDecl *decl, i
         safetensors_writer_abort(&writer);
         return status;
     }
-    if (!first) status = safetensors_writer_leave(&writer);
+    if (!first) status = safetensors_writer_leave(writer);
     status = comm_agree(comm, status);
     if (!first) return comm_agree(comm, status);
     if (status != OK)

@@ -96,6 +96,27 @@ Status hf_write(const HfLayout *layout, const ParamSet *set, Comm *comm, const H
                 const bool *present, Arena *scratch) MUST_USE;
 
 /**
+ * The same in turns, of which only one communicates, so that the long one can go on beside other work:
+ *
+ *   create   on all ranks, the same; `first` on one of them
+ *   begin    the first rank: the files with their headers, as long as they will be
+ *   fill     all, once begun: this rank's elements, on disk when it returns (set: of any memory, as param_own gives it)
+ *   count    collective over comm, once all are filled: how much was written of each tensor
+ *   finish   the first rank: checks that, and gives the files their names; or abort: on all, nothing stays
+ *
+ * One turn at a time, on any thread. Everything lives in the arena. Errors: those of safetensors_writer_….
+ */
+typedef struct HfWriter HfWriter;
+Status hf_writer_create(HfWriter **out, const HfLayout *layout, const HfWrite *how,
+                        const bool *present, bool first, Arena *arena) MUST_USE;
+int64_t hf_writer_bytes(const HfWriter *writer); /* of all files */
+Status hf_writer_begin(HfWriter *writer) MUST_USE;
+Status hf_writer_fill(HfWriter *writer, const ParamSet *set) MUST_USE;
+Status hf_writer_count(HfWriter *writer, Comm *comm) MUST_USE;
+Status hf_writer_finish(HfWriter *writer) MUST_USE;
+void hf_writer_abort(HfWriter *writer); /* NULL is fine */
+
+/**
  * config, generation config, tokenizer and chat template files, byte for byte: all files of a model's folder `from` but the
  * weights; or, where `from` is a config file, that one as config.json and those beside it that are called as such files are.
  */

@@ -1,8 +1,9 @@
 #include "io/file.h"
-#include "model/shared_file.h"
 #include "model/weights.h"
 
 #include <string.h>
+
+/* ---- the plan ------------------------------------------------------------------------------- */
 
 /* Which tensors go out, to which files, and the index beside them. */
 typedef struct Plan {
@@ -68,70 +69,141 @@ static Status make_plan(Plan *plan, const HfLayout *layout, const HfWrite *how, 
     return OK;
 }
 
-/* What goes into one file. */
-typedef struct Part {
-    const Plan *plan;
-    int file;
-    const HfLayout *layout;
-    const ParamSet *set;
-    const HfWrite *how;
-    bool carries; /* one rank writes what belongs to no parameter */
-} Part;
+/* ---- in turns ------------------------------------------------------------------------------- */
 
-/* This rank's part of one file. */
-static Status write_own(SafetensorsWriter *writer, void *arg)
+struct HfWriter {
+    Plan plan;
+    const HfLayout *layout;
+    HfWrite how;
+    const char *index_path;
+    bool carries;               /* one rank writes what belongs to no parameter */
+    SafetensorsWriter **file_f; /* [plan.n_files] */
+};
+
+static Status create_file(HfWriter *w, int file, Arena *arena)
 {
-    const Part *part = arg;
-    const Plan *plan = part->plan;
-    ParamTensor what = part->how->what;
-    for (int i = 0; i < plan->n; i++) {
-        const HfTensor *t = &part->layout->at[plan->tensor[i]];
-        if (plan->file_of[i] != part->file) continue;
-        if (!t->param) {
-            if (part->carries)
-                TRY(safetensors_write_raw(writer, t->name, 0, t->count,
-                                          safetensors_bytes(t->source->file, t->source->entry)));
-            continue;
-        }
-        const Param *p = paramset_find(part->set, t->param);
-        if (!p) continue;
-        if (tensor_is_null(param_tensor(p, what)))
-            return FAIL(ERR_FORMAT, "tensor %s: nothing to write", t->name);
-        ParamSlice s = param_slice_in(p, p->own, t->offset, t->count);
-        if (s.n)
-            TRY(safetensors_write_f32(writer, t->name, s.skip, s.n,
-                                      tensor_at(param_own(p, what), s.at)));
+    TensorDecl *decl;
+    int n = 0;
+    TRY(arena_alloc(arena, &decl, (size_t)w->plan.n, sizeof *decl));
+    for (int i = 0; i < w->plan.n; i++)
+        if (w->plan.file_of[i] == file) decl[n++] = w->plan.decl[i];
+    const char *path = path_join(arena, w->how.dir, w->plan.file_name[file]);
+    return safetensors_writer_create(&w->file_f[file], path, decl, n, arena);
+}
+
+Status hf_writer_create(HfWriter **out, const HfLayout *layout, const HfWrite *how,
+                        const bool *present, bool first, Arena *arena)
+{
+    HfWriter *w;
+    TRY(arena_alloc(arena, &w, 1, sizeof *w));
+    *w = (HfWriter){.layout = layout, .how = *how, .carries = first};
+    w->index_path = path_join(arena, how->dir, "model.safetensors.index.json");
+    TRY(make_plan(&w->plan, layout, how, present, arena));
+    TRY(arena_alloc(arena, &w->file_f, (size_t)w->plan.n_files, sizeof *w->file_f));
+    for (int f = 0; f < w->plan.n_files; f++) TRY(create_file(w, f, arena));
+    *out = w;
+    return OK;
+}
+
+int64_t hf_writer_bytes(const HfWriter *w)
+{
+    int64_t bytes = (int64_t)w->plan.index_bytes;
+    for (int f = 0; f < w->plan.n_files; f++) bytes += safetensors_writer_bytes(w->file_f[f]);
+    return bytes;
+}
+
+Status hf_writer_begin(HfWriter *w)
+{
+    for (int f = 0; f < w->plan.n_files; f++) {
+        TRY(safetensors_writer_begin(w->file_f[f]));
+        TRY(safetensors_writer_leave(w->file_f[f]));
     }
     return OK;
 }
 
-static Status write_file(const Part *part, Comm *comm, Arena *scratch)
+/* This rank's part of one tensor. Files of which it has nothing are not even opened. */
+static Status write_own(HfWriter *w, SafetensorsWriter *file, const HfTensor *t,
+                        const ParamSet *set)
 {
-    const Plan *plan = part->plan;
-    TensorDecl *decl = ARENA_NEW(scratch, TensorDecl, plan->n);
-    int n = 0;
-    for (int i = 0; i < plan->n; i++)
-        if (plan->file_of[i] == part->file) decl[n++] = plan->decl[i];
-    const char *path = path_join(scratch, part->how->dir, plan->file_name[part->file]);
-    Part own = *part;
-    return shared_file_write(comm, path, decl, n, write_own, &own, scratch);
+    if (!t->param) {
+        if (!w->carries) return OK;
+        TRY(safetensors_writer_join(file));
+        return safetensors_write_raw(file, t->name, 0, t->count,
+                                     safetensors_bytes(t->source->file, t->source->entry));
+    }
+    const Param *p = paramset_find(set, t->param);
+    if (!p) return OK;
+    if (tensor_is_null(param_tensor(p, w->how.what)))
+        return FAIL(ERR_FORMAT, "tensor %s: nothing to write", t->name);
+    ParamSlice s = param_slice_in(p, p->own, t->offset, t->count);
+    if (!s.n) return OK;
+    TRY(safetensors_writer_join(file));
+    return safetensors_write_f32(file, t->name, s.skip, s.n,
+                                 tensor_at(param_own(p, w->how.what), s.at));
+}
+
+static Status fill_file(HfWriter *w, int file, const ParamSet *set)
+{
+    for (int i = 0; i < w->plan.n; i++)
+        if (w->plan.file_of[i] == file)
+            TRY(write_own(w, w->file_f[file], &w->layout->at[w->plan.tensor[i]], set));
+    return OK;
+}
+
+Status hf_writer_fill(HfWriter *w, const ParamSet *set)
+{
+    for (int f = 0; f < w->plan.n_files; f++) {
+        TRY(fill_file(w, f, set)); /* abort closes what stays open */
+        TRY(safetensors_writer_leave(w->file_f[f]));
+    }
+    return OK;
+}
+
+Status hf_writer_count(HfWriter *w, Comm *comm)
+{
+    for (int f = 0; f < w->plan.n_files; f++) {
+        int n;
+        int64_t *counts = safetensors_writer_counts(w->file_f[f], &n);
+        TRY(comm_sum_i64(comm, counts, n));
+    }
+    return OK;
+}
+
+Status hf_writer_finish(HfWriter *w)
+{
+    for (int f = 0; f < w->plan.n_files; f++) TRY(safetensors_writer_finish(&w->file_f[f]));
+    if (!w->plan.index_text || w->how.only_file) return OK;
+    return file_write_atomic(w->index_path, w->plan.index_text, w->plan.index_bytes);
+}
+
+void hf_writer_abort(HfWriter *w)
+{
+    for (int f = 0; w && f < w->plan.n_files; f++) safetensors_writer_abort(&w->file_f[f]);
+}
+
+static Status write_together(HfWriter *w, const ParamSet *set, Comm *comm)
+{
+    bool first = comm->rank == 0;
+    TRY(comm_agree(comm, first ? hf_writer_begin(w) : OK));
+    TRY(comm_agree(comm, hf_writer_fill(w, set)));
+    TRY(hf_writer_count(w, comm));
+    return comm_agree(comm, first ? hf_writer_finish(w) : OK);
 }
 
 Status hf_write(const HfLayout *layout, const ParamSet *set, Comm *comm, const HfWrite *how,
                 const bool *present, Arena *scratch)
 {
     ArenaMark mark = arena_mark(scratch);
-    Plan plan = {0};
-    TRY(comm_agree(comm, make_plan(&plan, layout, how, present, scratch)));
-    for (int f = 0; f < plan.n_files; f++)
-        TRY(write_file(&(Part){&plan, f, layout, set, how, comm->rank == 0}, comm, scratch));
-    Status status = OK;
-    if (comm->rank == 0 && plan.index_text && !how->only_file)
-        status = file_write_atomic(path_join(scratch, how->dir, "model.safetensors.index.json"),
-                                   plan.index_text, plan.index_bytes);
+    HfWriter *w = NULL;
+    Status status =
+        comm_agree(comm, hf_writer_create(&w, layout, how, present, comm->rank == 0, scratch));
+    if (status == OK) status = write_together(w, set, comm);
+    if (status != OK) hf_writer_abort(w);
     arena_rewind(scratch, mark);
-    return comm_agree(comm, status);
+    return status;
 }
+
+/* ---- what lies beside the weights ----------------------------------------------------------- */
 
 static bool matches_any(const char *const *patterns, const char *name)
 {
