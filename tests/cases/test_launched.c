@@ -52,6 +52,15 @@ static void add_probe(Arguments *args, int pp, const char *out)
     add_set(args, "parallel.pp_size=%d", pp);
 }
 
+static void assert_same_probe(int n_ranks)
+{
+    static const char *const files[] = {"losses.json", "grads.safetensors", "logits.safetensors"};
+    for (size_t f = 0; f < COUNT(files); f++)
+        if (!files_equal(path_in(folder, "threads/%s", files[f]),
+                         path_in(folder, "processes/%s", files[f])))
+            fail_msg("%s of %d processes differs from that of threads", files[f], n_ranks);
+}
+
 static void probe__gives_the_same_files_from_processes_as_from_threads(void **state)
 {
     (void)state;
@@ -60,15 +69,33 @@ static void probe__gives_the_same_files_from_processes_as_from_threads(void **st
     add_probe(&args, 2, "threads");
     assert_true(program_ends(&args, folder, 0));
     static const int n_ranks[] = {1, 2, 4};
-    static const char *const files[] = {"losses.json", "grads.safetensors", "logits.safetensors"};
     for (size_t i = 0; i < COUNT(n_ranks); i++) {
         add_launch(&args, n_ranks[i], SW_PROGRAM);
         add_probe(&args, n_ranks[i], "processes");
         launch_ends(&args, folder, 0, NULL);
-        for (size_t f = 0; f < COUNT(files); f++)
-            if (!files_equal(path_in(folder, "threads/%s", files[f]),
-                             path_in(folder, "processes/%s", files[f])))
-                fail_msg("%s of %d processes differs from that of threads", files[f], n_ranks[i]);
+        assert_same_probe(n_ranks[i]);
+    }
+}
+
+static void add_shared_probe(Arguments *args, int pp, const char *out)
+{
+    add_probe(args, pp, out);
+    add_set(args, "parallel.dp_size=2");
+    add_set(args, "parallel.ep_size=2");
+}
+
+static void probe__shares_experts_between_processes_as_between_threads(void **state)
+{
+    (void)state;
+    NEEDS_MPI;
+    Arguments args = {0};
+    add_shared_probe(&args, 2, "threads");
+    assert_true(program_ends(&args, folder, 0));
+    for (int pp = 1; pp <= 2; pp++) {
+        add_launch(&args, 2 * pp, SW_PROGRAM);
+        add_shared_probe(&args, pp, "processes");
+        launch_ends(&args, folder, 0, NULL);
+        assert_same_probe(2 * pp);
     }
 }
 
@@ -352,6 +379,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(probe__gives_the_same_files_from_processes_as_from_threads),
+        cmocka_unit_test(probe__shares_experts_between_processes_as_between_threads),
         cmocka_unit_test(train__goes_on_by_either_transport),
         cmocka_unit_test(launched__wrong_numbers_of_ranks_are_refused),
         cmocka_unit_test(launched__by_another_launcher_is_refused),

@@ -238,7 +238,7 @@ static const struct {
     {"parallel.schedule=auto", ERR_UNSUPPORTED, {"parallel.schedule", "auto is not available yet"}},
     {"parallel.activation_limit=5GB", ERR_UNSUPPORTED, {"5000000000 is not available yet"}},
     {"parallel.dp_size=0", ERR_USAGE, {"parallel.dp_size", "found 0"}},
-    {"parallel.ep_size=2", ERR_UNSUPPORTED, {"parallel.ep_size: 2 is not available yet"}},
+    {"parallel.ep_size=0", ERR_USAGE, {"parallel.ep_size", "found 0"}},
     {"parallel.sp_size=2", ERR_UNSUPPORTED, {"parallel.sp_size: 2 is not available yet"}},
     {"parallel.tp_size=2", ERR_UNSUPPORTED, {"parallel.tp_size: 2 is not available yet"}},
     {"parallel.zero_stage=2", ERR_USAGE, {"parallel.zero_stage", "found 2"}},
