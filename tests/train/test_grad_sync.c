@@ -225,6 +225,35 @@ static void engine__sends_what_the_formulas_say(void **state)
     dataset_free((Dataset **)&job.data);
 }
 
+/* Two experts, both for every token: each token goes to each of the ranks. Layers 0, 2 and 3 have experts. */
+static void engine__sends_tokens_as_the_formula_says(void **state)
+{
+    Bench *b = *state;
+    static const struct {
+        int pp, dp, n_again; /* layers with experts that are recomputed */
+        const char *dtype, *recompute;
+        int64_t bytes; /* of an activation */
+    } rows[] = {{1, 2, 0, "f32", "0", 4}, {2, 2, 1, "bf16", "0.5", 2}, {1, 4, 2, "bf16", "1", 2}};
+    StepJob job = {.model = model_with(b, "{\"num_experts\": 2}"),
+                   .data = dataset_of(b, rows_file(b, "rows.jsonl", 8, NULL)),
+                   .n_rows = 8};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        job.config = CONFIG(b, "parallel.ep_size=2",
+                            text_format(&b->arena, "parallel.pp_size=%d", rows[i].pp),
+                            text_format(&b->arena, "parallel.dp_size=%d", rows[i].dp),
+                            text_format(&b->arena, "train.recompute_ratio=%s", rows[i].recompute),
+                            text_format(&b->arena, "model.dtype=%s", rows[i].dtype));
+        assert_ok(world_run_threads(rows[i].pp * rows[i].dp, step_body, &job));
+        int64_t d = job.model->hidden, k = 2, n = 2, s = job.n_tokens * (n - 1);
+        int64_t forward =
+            16 * n * (n - 1) * job.n_rows / n + s * (d * rows[i].bytes + 8 * k + 4 * d);
+        int64_t backward = s * (d * rows[i].bytes + 4 * d + 4 * k);
+        assert_int_equal(job.sent[AXIS_EP], (3 + rows[i].n_again) * forward + 3 * backward);
+        assert_int_equal(job.n_growths, 0);
+    }
+    dataset_free((Dataset **)&job.data);
+}
+
 /* Per parameter 2 bytes for the value, 4 for the gradient, and a share of 4 for the master and 8 for the moments; and eight
  * buffers of up to 1 MiB, as docs/parallel.md says. */
 static void engine__takes_the_memory_that_the_formula_says(void **state)
@@ -254,6 +283,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         BENCH_TEST(grad_sync__adds_in_rank_order_and_spreads),
         BENCH_TEST(engine__sends_what_the_formulas_say),
+        BENCH_TEST(engine__sends_tokens_as_the_formula_says),
         BENCH_TEST(engine__takes_the_memory_that_the_formula_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
