@@ -1,6 +1,8 @@
 #include "cli/command.h"
 #include "cli/setup.h"
 #include "io/file.h"
+#include "train/checkpoint.h"
+#include "train/export.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -25,7 +27,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
     const char *dir = args.checkpoint;
     if (!checkpoint_is(dir)) {
         const char *latest = NULL;
-        if (dir_exists(dir)) TRY(checkpoint_latest(&latest, dir, arena));
+        if (dir_exists(dir)) TRY(checkpoint_newest(&latest, dir, arena));
         if (!latest)
             return FAIL(ERR_USAGE, "%s: not a checkpoint, nor a run's folder with one", dir);
         dir = latest;

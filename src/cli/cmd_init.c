@@ -1,6 +1,7 @@
 #include "cli/command.h"
 #include "cli/setup.h"
 #include "io/file.h"
+#include "train/export.h"
 
 #include <math.h>
 #include <stddef.h>

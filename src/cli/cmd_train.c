@@ -1,9 +1,13 @@
 #include "cli/command.h"
 #include "cli/setup.h"
+#include "base/clock.h"
 #include "io/file.h"
-#include "train/optimizer.h"
 #include "model/partition.h"
+#include "train/optimizer.h"
+#include "train/step_folder.h"
+#include "train/stop_before.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
@@ -44,6 +48,11 @@ static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
     const char *output = s->config.train.output,
                *metrics = path_join(s->arena, output, "metrics.jsonl");
     if (!args->resume) {
+        if (!s->config.model.init && checkpoint_is(s->config.model.path))
+            log_line(&s->log,
+                     "%s is a checkpoint: a new run starts from its weights, at step 1 and with "
+                     "new moments (to go on with its own run: --resume)",
+                     s->config.model.path);
         if (file_exists(metrics))
             return FAIL(ERR_USAGE,
                         "train.output: %s holds a run already (go on with --resume, or choose "
@@ -51,7 +60,8 @@ static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
                         metrics);
         return OK;
     }
-    TRY(checkpoint_latest(&plan->checkpoint, output, s->arena));
+    TRY(folder_recover(path_join(s->arena, output, "checkpoints"), &s->log, s->arena));
+    TRY(checkpoint_newest(&plan->checkpoint, output, s->arena));
     if (!plan->checkpoint) {
         log_line(&s->log, "%s holds no checkpoint yet: starting at step 1", output);
         return OK;
@@ -88,8 +98,18 @@ static Status agree_on_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *pl
     return s->model ? OK : setup_read_model(s, path);
 }
 
+/* Of a run that was killed. */
+static Status clear_leftovers(Setup *s)
+{
+    static const char *const folders[] = {"checkpoints", "hf"};
+    for (int i = 0; i < 2; i++)
+        TRY(folder_clear(path_join(s->arena, s->config.train.output, folders[i]), &s->log,
+                         s->arena));
+    return OK;
+}
+
 /* Nothing is on disk before everything that can be refused here was looked at. */
-static Status open_run(Setup *s)
+static Status open_run(Setup *s, bool resume)
 {
     TextBuffer text;
     text_buffer_init(&text, s->arena);
@@ -97,6 +117,7 @@ static Status open_run(Setup *s)
     const char *output = s->config.train.output;
     TRY(dir_create(output));
     TRY(log_attach(&s->log, path_join(s->arena, output, "log.txt")));
+    if (resume) TRY(clear_leftovers(s));
     return file_write_atomic(path_join(s->arena, output, "config.yaml"), text.text, text.length);
 }
 
@@ -131,12 +152,16 @@ static Status run(const void *args_, const World *world, Arena *arena)
 {
     const TrainArgs *args = args_;
     Setup s;
+    double begin = clock_seconds();
     Dataset *train = NULL, *eval = NULL;
     signal(SIGPIPE, SIG_IGN); /* who reads our log may go away: log.txt has it too */
     TRY(setup_configure(&s, args->config, &args->sets, NULL, world, arena));
     TRY(config_require_run(&s.config, args->config));
+    double seconds;
+    TRY(stop_before_seconds(&seconds, s.config.train.stop_before, args->config, time(NULL)));
     TrainPlan plan = {.config = &s.config,
                       .stop = &stop_asked,
+                      .stop_before = isinf(seconds) ? 0 : begin + seconds,
                       .weights = s.config.model.init ? NULL : s.config.model.path};
     Status status = agree_on_checkpoint(&s, args, &plan);
     if (status == OK) status = open_data(&s, args->config, &train, &eval);
@@ -147,7 +172,8 @@ static Status run(const void *args_, const World *world, Arena *arena)
     /* All data is read before the folder is made, and the folder made before anybody writes to it. */
     if (status == OK && train) status = setup_same_data(&s, "data.train", train);
     if (status == OK && eval) status = setup_same_data(&s, "data.eval", eval);
-    if (status == OK) status = world_all_ok(world, world->rank == 0 ? open_run(&s) : OK);
+    if (status == OK)
+        status = world_all_ok(world, world->rank == 0 ? open_run(&s, args->resume) : OK);
     if (status == OK) {
         catch_signals(world->launched);
         status = launch_train(world, &plan);

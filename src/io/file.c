@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 static Status fail_errno(const char *path)
@@ -257,6 +258,16 @@ static Status remove_tree_at(int parent, const char *name, const char *path)
 Status dir_remove_tree(const char *path)
 {
     return remove_tree_at(AT_FDCWD, path, path);
+}
+
+Status dir_require_space(const char *path, int64_t bytes)
+{
+    struct statvfs info;
+    if (statvfs(path, &info) != 0 || info.f_blocks == 0) return OK;
+    double free_bytes = (double)info.f_bavail * (double)info.f_frsize;
+    if (free_bytes >= (double)bytes) return OK;
+    return FAIL(ERR_IO, "%s: not enough space (found %.0f bytes free, needed %lld)", path,
+                free_bytes, (long long)bytes);
 }
 
 static int compare_names(const void *a, const void *b)

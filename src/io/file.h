@@ -39,6 +39,8 @@ Status dir_create(const char *path) MUST_USE;
 Status dir_remove_tree(const char *path) MUST_USE;
 /** Names in the folder, sorted by bytes, without . and .. */
 Status dir_list(Arena *arena, const char *path, char ***names, int *n) MUST_USE;
+/** ERR_IO naming both numbers if the file system of the folder has fewer bytes free for us. Where it does not tell: OK. */
+Status dir_require_space(const char *path, int64_t bytes) MUST_USE;
 /** fsync of a folder: renames within it survive a crash. */
 Status dir_sync(const char *path) MUST_USE;
 

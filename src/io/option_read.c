@@ -81,6 +81,10 @@ static Status read_real(const Reading *reading, const json_t *value, double *out
 
 static Status read_text(const Reading *reading, const json_t *value, const char **out)
 {
+    if (json_is_integer(value) && reading->spec->numbers) {
+        *out = text_format(reading->arena, "%lld", (long long)json_integer_value(value));
+        return OK;
+    }
     if (json_is_number(value) || json_is_boolean(value))
         return fail_value(reading, value, "not a text: put it in quotes to make it one");
     if (!json_is_string(value)) return fail_type(reading, value);

@@ -83,6 +83,7 @@ struct OptionSpec {
     const char *unset; /* NULL: a value is needed */
     const char *built; /* blank between; NULL: all */
     const char *value; /* command line: the value's name in the help (NULL: from the type) */
+    bool numbers;      /* OPT_TEXT: a whole number needs no quotes */
     bool maths;        /* a change alters what is computed, beyond rounding */
     bool required;     /* command line: must be given */
     bool rest;         /* command line, lists: takes all arguments up to the next option */

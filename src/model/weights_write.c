@@ -114,6 +114,7 @@ int64_t hf_writer_bytes(const HfWriter *w)
 
 Status hf_writer_begin(HfWriter *w)
 {
+    TRY(dir_require_space(w->how.dir, hf_writer_bytes(w)));
     for (int f = 0; f < w->plan.n_files; f++) {
         TRY(safetensors_writer_begin(w->file_f[f]));
         TRY(safetensors_writer_leave(w->file_f[f]));

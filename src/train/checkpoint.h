@@ -1,13 +1,19 @@
 #pragma once
 /**
- * Training checkpoints and HuggingFace exports on disk. A folder is written under a temporary name and renamed: it is
- * complete or absent. A checkpoint does not depend on the layout and is itself a HuggingFace folder (f32 masters):
+ * Training checkpoints on disk: what is in them, which is the newest, reading. They are written by train/saver.h, under a
+ * temporary name that is changed at the end: a folder is complete or absent. A checkpoint does not depend on the layout and is
+ * itself a HuggingFace folder (f32 masters):
  *
  *   checkpoints/step-000100/  model*.safetensors  exp_avg/  exp_avg_sq/  config, tokenizer, … files
  *                             state.json  manifest.json (sizes, checksums, the source's tensor list)
- *   checkpoints/latest        "step-000100"
+ *   checkpoints/latest        "step-000100": for people and scripts. The newest is known by its name, since a kill may
+ *                             come between a folder's rename and this file's
  */
 #include "train/engine.h"
+
+#define CHECKPOINT_LATEST "latest"
+#define CHECKPOINT_MOMENT_0 "exp_avg"
+#define CHECKPOINT_MOMENT_1 "exp_avg_sq"
 
 typedef struct TrainState {
     int64_t step;     /* steps done */
@@ -18,11 +24,12 @@ typedef struct TrainState {
     int64_t skipped; /* steps that did not */
 } TrainState;
 
-/** Save after a step; older ones beyond config.checkpoint.keep are removed. Collective over world (= pp while the rest is 1). */
-Status checkpoint_save(Engine *engine, const TrainState *state, Log *log) MUST_USE;
+/** state.json into a folder. ERR_IO, ERR_MEMORY. */
+Status checkpoint_write_state(const Engine *engine, const TrainState *state, const char *dir,
+                              Arena *arena) MUST_USE;
 
-/** Path of the newest complete checkpoint of a run; NULL in *out: none. */
-Status checkpoint_latest(const char **out, const char *output, Arena *arena) MUST_USE;
+/** Path of the checkpoint of the latest step of a run; NULL in *out: none. */
+Status checkpoint_newest(const char **out, const char *output, Arena *arena) MUST_USE;
 
 typedef struct CheckpointInfo {
     TrainState state;
@@ -40,12 +47,3 @@ bool checkpoint_is(const char *dir);
 
 /** Optimizer moments of this rank's parameters (the engine has loaded the weights from dir). */
 Status checkpoint_load_moments(Engine *engine, const char *dir) MUST_USE;
-
-/**
- * A HuggingFace folder at `dir` (replaced if it exists): the engine's weights, and the side files from where its model was read. dtype
- * DTYPE_COUNT: each source tensor's. Files as the source has them, or with max_shard_bytes > 0 shards up to that. Collective over world.
- */
-Status export_folder(Engine *engine, const char *dir, DType dtype,
-                     int64_t max_shard_bytes) MUST_USE;
-/** hf/step-… of a run, older ones beyond config.checkpoint.hf_keep removed; step < 0: hf/final. */
-Status export_step(Engine *engine, int64_t step, Log *log) MUST_USE;

@@ -2,6 +2,7 @@
 
 #include "kernels/path.h"
 #include "pipeline/schedule.h"
+#include "train/stop_before.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -132,6 +133,7 @@ Status config_check(const TrainConfig *config, const char *place)
                     "%s: lr_schedule.warmup: from 1 on it counts steps (found %g, expected a whole "
                     "number, or a share below 1)",
                     place, lr->warmup);
+    TRY(stop_before_check_form(train->stop_before, place));
     const ParallelSection *parallel = &config->parallel;
     TRY(check_schedule(parallel, place));
     return check_layer_split(parallel, place);

@@ -79,7 +79,7 @@ static const OptionSpec train_rows[] = {
     {"eval_interval",            OPT_INT,      AT(eval_interval),            "null", OPTION_AT_LEAST(1), .help = "steps between two losses on data.eval; null: at the end alone", .unset = "null"},
     {"profile_steps",            OPT_INTS,     AT(profile_steps),            "[]",   OPTION_AT_LEAST(1), .help = "steps whose times are written to trace/step-NNNNNN.json (a Chrome trace: opens in Perfetto); one beyond the last step never comes"},
     {"hang_timeout",             OPT_DURATION, AT(hang_timeout),             "600",  OPTION_ABOVE(0), .help = "a rank that waits longer for another one ends the run; more than any rank works alone"},
-    {"stop_before",              OPT_TEXT,     AT(stop_before),              "null", OPTION_ANY, .help = "wall-clock time or duration: save and leave with exit 3 in time", .unset = "null", .built = "null"},
+    {"stop_before",              OPT_TEXT,     AT(stop_before),              "null", OPTION_ANY, .help = "a time (18:30, 2026-12-01T18:30) or a duration (2h30m, seconds): save and leave with exit 3 before it", .unset = "null", .numbers = true},
     {"threads",                  OPT_INT,      AT(threads),                  "null", OPTION_RANGE(1, 4096), .help = "OpenMP threads per rank; null: cores / ranks on this machine", .unset = "null"},
     {"isa",                      OPT_NAME,     AT(isa),                      "auto", OPTION_CHOICES(isas), .help = "the kernel path: kernels for processors that can do so much; auto: the best this machine has"},
     {0}};
@@ -123,7 +123,7 @@ static const OptionSpec lr_rows[] = {
 static const OptionSpec checkpoint_rows[] = {
     {"interval",    OPT_INT,  AT(interval),    "null", OPTION_AT_LEAST(1), .help = "steps between two checkpoints; the last step saves always", .unset = "null"},
     {"keep",        OPT_INT,  AT(keep),        "2",    OPTION_AT_LEAST(1), .help = "checkpoints kept, the newest"},
-    {"async",       OPT_BOOL, AT(async),       "true", OPTION_ANY, .help = "written while training goes on", .built = "false"},
+    {"async",       OPT_BOOL, AT(async),       "true", OPTION_ANY, .help = "written while training goes on, from a copy in memory"},
     {"hf_interval", OPT_INT,  AT(hf_interval), "null", OPTION_AT_LEAST(1), .help = "steps between two HuggingFace folders; the last step saves always", .unset = "null"},
     {"hf_keep",     OPT_INT,  AT(hf_keep),     "null", OPTION_AT_LEAST(1), .help = "HuggingFace folders kept; null: all", .unset = "null"},
     {"hf_dtype",    OPT_ENUM, AT(hf_dtype),    "auto", OPTION_CHOICES(hf_dtypes), .help = "of the HuggingFace folders; auto: each source tensor's"},

@@ -142,27 +142,30 @@ static void log_table(const Engine *e, const RankRow *row_r, Log *log, Arena *ar
         if ((int)layers.length > width) width = (int)layers.length;
     }
     log_line(log,
-             "rank  %-*s   time  parameters   weights  gradients   moments  activations  messages  "
-             "   total",
+             "rank  %-*s   time  parameters   weights  gradients   moments      copy  activations  "
+             "messages     total",
              width, "layers");
     for (int r = 0; r < n; r++) {
         const MemoryPlan *plan = &row_r[r].plan;
-        char text[6][16];
-        log_line(log, "%4d  %-*s  %3.0f %%  %10lld  %8s  %9s  %8s  %11s  %8s  %8s", r, width,
+        char text[7][16];
+        log_line(log, "%4d  %-*s  %3.0f %%  %10lld  %8s  %9s  %8s  %8s  %11s  %8s  %8s", r, width,
                  layers_r[r], 100 * time_of(e, r) / time_of(e, -1), (long long)row_r[r].n_params,
                  bytes_text(text[0], plan->weights), bytes_text(text[1], plan->gradients),
-                 bytes_text(text[2], plan->moments), bytes_text(text[3], plan->activations),
-                 bytes_text(text[4], plan->messages), bytes_text(text[5], plan->total));
+                 bytes_text(text[2], plan->moments), bytes_text(text[3], plan->copy),
+                 bytes_text(text[4], plan->activations), bytes_text(text[5], plan->messages),
+                 bytes_text(text[6], plan->total));
     }
 }
 
-Status memory_plan_log(Engine *e, int64_t longest_train, int64_t longest_eval, Log *log)
+Status memory_plan_log(Engine *e, int64_t longest_train, int64_t longest_eval, int64_t copy_bytes,
+                       Log *log)
 {
     Comm *pp = e->mesh->axis[AXIS_PP];
     RankRow own = {0};
     for (int i = 0; i < e->set.n; i++)
         if (!e->set.at[i]->tied_copy) own.n_params += tensor_size(e->set.at[i]->value);
     TRY(comm_agree(pp, memory_plan(&own.plan, e, longest_train, longest_eval)));
+    own.plan.copy = copy_bytes;
     Arena arena;
     arena_init(&arena, "table");
     RankRow *row_r = ARENA_NEW(&arena, RankRow, pp->size);

@@ -7,6 +7,7 @@ typedef struct MemoryPlan {
     int64_t weights, gradients, moments;
     int64_t activations; /* slots, scratch */
     int64_t messages;    /* send buffers */
+    int64_t copy;        /* what saves beside training are written from */
     int64_t total;       /* these, and lists, tables and what loading took */
 } MemoryPlan;
 
@@ -18,8 +19,9 @@ Status memory_plan(MemoryPlan *out, const Engine *engine, int64_t longest_train,
                    int64_t longest_eval) MUST_USE;
 
 /**
- * A table of the ranks of pp to the log: layers, share of the time that shapes let expect, parameters, memory.
+ * A table of the ranks of pp to the log: layers, share of the time that shapes let expect, parameters, memory (copy_bytes of
+ * it, which the engine's arena holds already, for saving).
  * Collective: over pp; rank 0 logs it (NULL: silent). Errors: those of memory_plan, ERR_PEER.
  */
 Status memory_plan_log(Engine *engine, int64_t longest_train, int64_t longest_eval,
-                       Log *log) MUST_USE;
+                       int64_t copy_bytes, Log *log) MUST_USE;

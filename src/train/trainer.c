@@ -4,9 +4,11 @@
 #include "pipeline/schedule_text.h"
 #include "pipeline/timeline.h"
 #include "train/evaluate.h"
+#include "train/export.h"
 #include "train/memory_plan.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
+#include "train/stop_before.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +26,18 @@ typedef struct Trainer {
     double bubble_predicted;
     double started;  /* clock at the first step */
     int64_t growths; /* of this rank's arenas, after the last step */
+    Saver *saver;
+    bool parts_done;   /* of a save under way: on all ranks, at the last step's sums */
+    double save_began; /* clock */
+    Deadline deadline; /* of rank 0, which decides */
+    bool late;         /* it is near */
 } Trainer;
+
+/* What ranks say in a step's sums: how many want to stop in the lower bits, how many have written their part above. */
+enum { FLAG_STOP = 1, FLAG_SAVED = 1 << 20 };
+
+/* Before a save was seen: at this many bytes a second. */
+static const double guessed_rate = 1e8;
 
 int64_t train_n_steps(const TrainConfig *config, int64_t n_rows)
 {
@@ -149,6 +162,13 @@ static Status end_profile(Trainer *t)
     return status;
 }
 
+static int64_t flags_of(Trainer *t)
+{
+    t->late = t->lead && deadline_is_near(&t->deadline, 1 + saver_is_busy(t->saver));
+    bool asked = t->plan->stop && *t->plan->stop;
+    return (asked || t->late ? FLAG_STOP : 0) + (saver_part_done(t->saver) ? FLAG_SAVED : 0);
+}
+
 static Status train_step(Trainer *t, Metrics *m, bool *stop)
 {
     Engine *e = t->engine;
@@ -168,11 +188,11 @@ static Status train_step(Trainer *t, Metrics *m, bool *stop)
     double built = clock_seconds();
     engine_forward_backward(e, mb);
     if (profiled) TRY(end_profile(t));
-    bool asked = t->plan->stop && *t->plan->stop;
     EngineSums sums;
-    engine_sums(&sums, e, PASS_TRAIN, asked);
+    engine_sums(&sums, e, PASS_TRAIN, flags_of(t));
     engine_losses(&sums, e, &totals);
-    *stop = sums.flags > 0;
+    *stop = sums.flags % FLAG_SAVED > 0;
+    t->parts_done = sums.flags / FLAG_SAVED == t->world->size;
     double lr = lr_at(&c->lr_schedule, c->optimizer.lr, t->state.step - 1, t->plan->n_steps);
     update(t, &sums, &totals, lr);
     t->state.position += n_rows;
@@ -227,15 +247,60 @@ static void maybe_evaluate(Trainer *t, Metrics *m)
     if (t->lead) log_line(&t->log, "step %lld  eval loss %.4f", (long long)m->step, m->eval_loss);
 }
 
+/* ---- saving ------------------------------------------------------------------------------------------------ */
+
+/* The rank that knows why says so, once; the others have ERR_PEER. */
+static void warn_unsaved(Trainer *t, const char *what, int64_t step, Status status)
+{
+    if (status != OK && status != ERR_PEER)
+        log_warning(&t->log, "step %lld was not %s: %s; training goes on", (long long)step, what,
+                    status_message());
+}
+
+static void note_save(Trainer *t, Status status)
+{
+    if (saver_is_busy(t->saver)) return;
+    deadline_save_took(&t->deadline, clock_seconds() - t->save_began);
+    warn_unsaved(t, "saved", saver_step(t->saver), status);
+}
+
+/* What is still being written goes first: its failure is not this save's. */
+static void settle(Trainer *t)
+{
+    if (saver_is_busy(t->saver)) note_save(t, saver_settle(t->saver));
+}
+
+/* The last save is waited for, and its failure is the run's; others are tried again at the next one. */
+static Status save(Trainer *t, bool last)
+{
+    settle(t);
+    t->save_began = clock_seconds();
+    Status status = saver_start(t->saver, &t->state);
+    if (status == OK && (last || !saver_is_beside(t->saver))) status = saver_settle(t->saver);
+    if (last) return status;
+    note_save(t, status);
+    return OK;
+}
+
 static Status maybe_save(Trainer *t, bool last)
 {
     const CheckpointSection *c = &t->config->checkpoint;
     int64_t step = t->state.step;
-    if (last || (c->interval > 0 && step % c->interval == 0))
-        TRY(checkpoint_save(t->engine, &t->state, &t->log));
-    if (c->hf_interval > 0 && step % c->hf_interval == 0)
-        TRY(export_step(t->engine, step, &t->log));
+    if (saver_is_busy(t->saver) && t->parts_done) note_save(t, saver_advance(t->saver));
+    if (last || (c->interval > 0 && step % c->interval == 0)) TRY(save(t, last));
+    if (c->hf_interval > 0 && step % c->hf_interval == 0) {
+        settle(t); /* side files come from a checkpoint that does not move */
+        warn_unsaved(t, "exported", step, export_step(t->engine, step, &t->log));
+    }
     return OK;
+}
+
+static Status leave(Trainer *t)
+{
+    const char *why = t->late ? "train.stop_before is near: stopped" : "stopped";
+    if (t->lead)
+        log_line(&t->log, "%s after step %lld; go on with --resume", why, (long long)t->state.step);
+    return FAIL(ERR_STOPPED, "stopped after step %lld", (long long)t->state.step);
 }
 
 static Status loop(Trainer *t)
@@ -244,6 +309,7 @@ static Status loop(Trainer *t)
     while (t->state.step < t->plan->n_steps) {
         Metrics m;
         bool stop;
+        t->deadline.step_began = clock_seconds();
         TRY(train_step(t, &m, &stop));
         note_growth(t);
         maybe_evaluate(t, &m);
@@ -251,18 +317,15 @@ static Status loop(Trainer *t)
         Status status = t->lead ? metrics_append(&t->metrics, &m, &t->engine->step) : OK;
         breadcrumb()->step = 0;
         TRY(comm_agree(t->world, status));
+        deadline_step_ends(&t->deadline);
         bool last = t->state.step == t->plan->n_steps;
         TRY(maybe_save(t, last || stop));
-        if (stop && !last) {
-            if (t->lead)
-                log_line(&t->log, "stopped after step %lld; go on with --resume",
-                         (long long)t->state.step);
-            return FAIL(ERR_STOPPED, "stopped by a signal after step %lld",
-                        (long long)t->state.step);
-        }
+        if (stop && !last) return leave(t);
     }
     return export_step(t->engine, -1, &t->log);
 }
+
+/* ---- before the first step --------------------------------------------------------------------------------- */
 
 /* Which ranks talk to which. */
 static void show_mesh(Trainer *t)
@@ -328,6 +391,18 @@ static EngineSetup engine_setup(const TrainPlan *plan)
     return setup;
 }
 
+/* Memory for saving, and what all of it will take. */
+static Status prepare_saves(Trainer *t)
+{
+    TRY(saver_create(&t->saver, t->engine, &t->log));
+    t->deadline =
+        (Deadline){.at = t->plan->stop_before,
+                   .longest_save = (double)saver_checkpoint_bytes(t->saver) / guessed_rate};
+    return memory_plan_log(t->engine, dataset_longest(t->plan->train),
+                           t->plan->eval ? dataset_longest(t->plan->eval) : 0,
+                           saver_copy_bytes(t->saver), t->lead ? &t->log : NULL);
+}
+
 Status train_run(const TrainPlan *plan, Comm *world)
 {
     Trainer t = {.plan = plan,
@@ -344,15 +419,13 @@ Status train_run(const TrainPlan *plan, Comm *world)
     EngineSetup setup = engine_setup(plan);
     if (status == OK) status = engine_create(&t.engine, &setup, world, t.lead ? &t.log : NULL);
     if (status == OK) status = comm_agree(world, describe(&t));
-    if (status == OK && plan->train)
-        status =
-            memory_plan_log(t.engine, dataset_longest(plan->train),
-                            plan->eval ? dataset_longest(plan->eval) : 0, t.lead ? &t.log : NULL);
+    if (status == OK && plan->train) status = prepare_saves(&t);
     if (status == OK && plan->train)
         status = comm_agree(world, predict_bubble(&t.bubble_predicted, t.engine));
     if (status == OK) status = AFTER_START(loop(&t));
     if (status != OK && status != ERR_PEER && status != ERR_STOPPED)
         log_file_line(&t.log, "stagewright: error: %s", status_message());
+    saver_free(&t.saver);
     metrics_close(&t.metrics);
     log_close(&t.log);
     engine_free(&t.engine);

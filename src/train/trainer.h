@@ -1,7 +1,7 @@
 #pragma once
 /** The loop of training: steps over the stream of rows, metrics, evaluation, saving, stopping. */
 #include "data/dataset.h"
-#include "train/checkpoint.h"
+#include "train/saver.h"
 #include <signal.h>
 
 /** What a run is about; constant while it lasts, shared by the ranks that are threads of this process. */
@@ -14,6 +14,7 @@ typedef struct TrainPlan {
     const char *checkpoint; /* to resume from; NULL: a fresh run */
     TrainState state;       /* of the checkpoint, or zero */
     int64_t n_steps;
+    double stop_before; /* clock_seconds() by which the run must have saved and left; 0: never */
     const volatile sig_atomic_t
         *stop; /* set by a signal: save and leave after this step; NULL: never */
 } TrainPlan;

@@ -1,7 +1,9 @@
 #include "train_test.h"
 
 #include "io/hash.h"
+#include "train/export.h"
 #include "train/optimizer.h"
+#include "train/saver.h"
 
 /* Ranks that make an engine, fill its moments, and do something with checkpoints. */
 typedef struct Job {
@@ -37,6 +39,17 @@ static Status check_moments(const Engine *e)
     return OK;
 }
 
+/* As the next step would change them. */
+static void spoil(Engine *e)
+{
+    for (int i = 0; i < e->set.n; i++) {
+        const Param *p = e->set.at[i];
+        Tensor part[] = {p->master, p->moment[0], p->moment[1]};
+        for (int k = 0; k < 3 && p->trainable; k++)
+            if (part[k].data) memset(part[k].data, 0x41, tensor_bytes(part[k]));
+    }
+}
+
 static Status body(Comm *world, void *arg)
 {
     const Job *job = arg;
@@ -62,11 +75,16 @@ static Status body(Comm *world, void *arg)
         }
     }
     status = comm_agree(world, status);
+    Saver *saver = NULL;
+    if (status == OK && job->save_steps[0]) status = saver_create(&saver, e, NULL);
     for (int i = 0; i < 6 && job->save_steps[i] && status == OK; i++) {
         TrainState state = job->state;
         state.step = job->save_steps[i];
-        status = checkpoint_save(e, &state, NULL);
+        status = saver_start(saver, &state);
+        if (saver && saver_is_beside(saver)) spoil(e); /* the copy is what counts */
+        if (status == OK) status = saver_settle(saver);
     }
+    saver_free(&saver);
     if (status == OK && job->export_to)
         status = export_folder(e, job->export_to, job->dtype, job->max_shard_bytes);
     engine_free(&e);
@@ -129,7 +147,7 @@ static void checkpoint__says_what_was_saved(void **state)
     assert_ok(config_parse(&config, "checkpoint", info.config, strlen(info.config), &b->arena));
     assert_string_equal(config.train.output, bench_path(b, "a"));
     const char *latest;
-    assert_ok(checkpoint_latest(&latest, bench_path(b, "a"), &b->arena));
+    assert_ok(checkpoint_newest(&latest, bench_path(b, "a"), &b->arena));
     assert_string_equal(latest, dir);
     /* nothing temporary stays */
     char **names;
@@ -207,7 +225,7 @@ static void checkpoint__keeps_the_newest(void **state)
     assert_string_equal(names[2], "step-1000001");
     assert_string_equal(names[3], "step-999999");
     const char *latest;
-    assert_ok(checkpoint_latest(&latest, output, &b->arena));
+    assert_ok(checkpoint_newest(&latest, output, &b->arena));
     assert_string_equal(latest, path_join(&b->arena, parent, "step-1000001"));
     /* the same step again replaces it */
     job.save_steps[0] = 1000001;
@@ -217,20 +235,58 @@ static void checkpoint__keeps_the_newest(void **state)
     assert_ok(checkpoint_read(&info, latest, &b->arena));
 }
 
-static void checkpoint__latest_that_names_nothing(void **state)
+/* What `latest` says is for people: folders are found by their names. */
+static void checkpoint__the_newest_is_found_whatever_latest_says(void **state)
 {
     Bench *b = *state;
-    const char *latest = "";
-    assert_ok(checkpoint_latest(&latest, b->dir, &b->arena));
-    assert_null(latest);
-    assert_ok(dir_create(bench_path(b, "checkpoints")));
-    static const char *const texts[] = {"", "step-000001\n", "../x", "step-1/../..", "\n"};
-    for (int i = 0; i < 5; i++) {
+    const char *newest = "";
+    assert_ok(checkpoint_newest(&newest, b->dir, &b->arena));
+    assert_null(newest);
+    static const char *const names[] = {"step-000002",       "step-999999",   "step-1000000",
+                                        ".step-2000000.tmp", "step-3000000x", "step-"};
+    for (int i = 0; i < 6; i++)
+        assert_ok(dir_create(bench_path(b, text_format(&b->arena, "checkpoints/%s", names[i]))));
+    static const char *const texts[] = {"", "step-000002\n", "../x", "step-1/../.."};
+    for (int i = 0; i < 4; i++) {
         assert_ok(
             file_write_atomic(bench_path(b, "checkpoints/latest"), texts[i], strlen(texts[i])));
-        assert_fails(checkpoint_latest(&latest, b->dir, &b->arena), ERR_FORMAT,
-                     "checkpoints/latest");
+        assert_ok(checkpoint_newest(&newest, b->dir, &b->arena));
+        assert_string_equal(newest, bench_path(b, "checkpoints/step-1000000"));
     }
+}
+
+/* The bytes on disk are those of a save that training waits for, although the weights have changed meanwhile. */
+static void saver__beside_training_writes_the_same_bytes(void **state)
+{
+    Bench *b = *state;
+    for (int pp = 1; pp <= 3; pp++) {
+        const char *waited = save(b, "waited", NULL, pp, "checkpoint.async=false");
+        const char *beside = save(b, "beside", NULL, pp, "checkpoint.interval=1");
+        int n = 0;
+        same_files(b, waited, beside, &n);
+        assert_int_equal(n, 4);
+    }
+}
+
+/* A folder that cannot be made ends a save on all ranks, with one reason, and the next one works. */
+static void saver__a_failed_save_leaves_the_others(void **state)
+{
+    Bench *b = *state;
+    const char *dir = save(b, "run", NULL, 2, "checkpoint.interval=1"),
+               *parent = bench_path(b, "run/checkpoints");
+    assert_ok(file_write_atomic(path_join(&b->arena, parent, ".step-000008.tmp"), "x", 1));
+    Job job = {.model = model_with(b, NULL), .state = example, .save_steps = {8}};
+    job.config = CONFIG(b, "parallel.pp_size=2", "checkpoint.interval=1",
+                        text_format(&b->arena, "train.output=%s", bench_path(b, "run")));
+    assert_ok(world_run_threads(2, body, &job)); /* a file in the way is a leftover */
+    assert_ok(dir_create(path_join(&b->arena, parent, "latest.d")));
+    assert_ok(file_remove(path_join(&b->arena, parent, "latest")));
+    assert_ok(dir_create(path_join(&b->arena, parent, "latest/x")));
+    job.save_steps[0] = 9;
+    assert_fails(world_run_threads(2, body, &job), ERR_IO, "latest");
+    CheckpointInfo info;
+    assert_ok(checkpoint_read(&info, dir, &b->arena));
+    assert_false(dir_exists(path_join(&b->arena, parent, ".step-000009.tmp")));
 }
 
 /* ---- damage ---------------------------------------------------------------------------------------- */
@@ -279,6 +335,34 @@ static void patch_manifest(Bench *b, const char *dir, const char *original, cons
     assert_ok(file_write_atomic(path_join(&b->arena, dir, "manifest.json"), text, strlen(text)));
 }
 
+/* What is not listed would be read without a checksum, and what a link leads to may be anybody's. */
+static void checkpoint__other_files_and_links_are_refused(void **state)
+{
+    Bench *b = *state;
+    const char *dir = save(b, "a", NULL, 1, NULL), *file = path_join(&b->arena, dir, "config.json"),
+               *folder = path_join(&b->arena, dir, "exp_avg"), *away = bench_path(b, "away");
+    const char *extra[] = {"model-00001-of-00002.safetensors", "exp_avg/more.safetensors"};
+    CheckpointInfo info;
+    for (int i = 0; i < 2; i++) {
+        const char *path = path_join(&b->arena, dir, extra[i]);
+        assert_ok(file_write_atomic(path, "x", 1));
+        expect_named(b, dir, text_format(&b->arena, "%s: not in", extra[i]));
+        assert_ok(file_remove(path));
+    }
+    assert_ok(file_rename(away, file));
+    assert_int_equal(symlink(away, file), 0);
+    expect_named(b, dir, "config.json: expected a file (found a link)");
+    assert_ok(file_rename(file, away));
+    assert_ok(file_rename(away, folder));
+    assert_int_equal(symlink(away, folder), 0);
+    expect_named(b, dir, "its folder is a link");
+    assert_ok(file_rename(path_join(&b->arena, dir, "x"), folder));
+    expect_named(b, dir, "exp_avg/model.safetensors");
+    assert_ok(file_remove(path_join(&b->arena, dir, "x")));
+    assert_ok(file_rename(folder, away));
+    assert_ok(checkpoint_read(&info, dir, &b->arena));
+}
+
 static void checkpoint__broken_manifests_are_refused(void **state)
 {
     Bench *b = *state;
@@ -295,6 +379,12 @@ static void checkpoint__broken_manifests_are_refused(void **state)
         {"{\"files\": {\"config.json\": 1}}", "manifest.json"},
         {"{\"files\": {\"config.json\": {}}}", "bytes"},
         {"{\"files\": {\"config.json\": {\"bytes\": 1}}}", "xxh3_128"},
+        {"{\"files\": {\"/etc/passwd\": {\"bytes\": 12, \"xxh3_128\": \"0\"}}}",
+         "outside the folder"},
+        {"{\"files\": {\"exp_avg/../../x\": {\"bytes\": 12, \"xxh3_128\": \"0\"}}}",
+         "outside the folder"},
+        {"{\"files\": {}}", "config.json: not in"},
+        {"{\"files\": {\"gone.json\": {\"bytes\": 12, \"xxh3_128\": \"0\"}}}", "gone.json"},
         {"{\"files\": {\"../../latest\": {\"bytes\": 12, \"xxh3_128\": \"0\"}}}",
          "outside the folder"},
     };
@@ -307,6 +397,17 @@ static void checkpoint__broken_manifests_are_refused(void **state)
     assert_ok(file_remove(path_join(&b->arena, dir, "manifest.json")));
     expect_named(b, dir, "manifest.json");
     assert_false(checkpoint_is(dir));
+}
+
+/* manifest.json as it would be with another state.json. */
+static void relist_state(Bench *b, const char *dir, const char *original, size_t bytes,
+                         const char *hash)
+{
+    json_t *root = json_loads(original, 0, NULL), *files = json_object_get(root, "files");
+    json_object_set_new(files, "state.json",
+                        json_pack("{sI ss}", "bytes", (json_int_t)bytes, "xxh3_128", hash));
+    assert_ok(json_write_file(path_join(&b->arena, dir, "manifest.json"), root));
+    json_decref(root);
 }
 
 /* A state.json that is wrong although its checksum is right. */
@@ -329,11 +430,7 @@ static void checkpoint__broken_states_are_refused(void **state)
         char *text = json_patched(&b->arena, original, rows[i].patch), hex[HASH_HEX_BYTES];
         assert_ok(file_write_atomic(path, text, strlen(text)));
         assert_ok(hash_file(hex, path));
-        patch_manifest(
-            b, dir, manifest,
-            text_format(&b->arena,
-                        "{\"files\": {\"state.json\": {\"bytes\": %zu, \"xxh3_128\": \"%s\"}}}",
-                        strlen(text), hex));
+        relist_state(b, dir, manifest, strlen(text), hex);
         expect_named(b, dir, text_format(&b->arena, "state.json: key %s", rows[i].word));
     }
 }
@@ -412,8 +509,11 @@ int main(void)
         BENCH_TEST(checkpoint__does_not_depend_on_the_layout),
         BENCH_TEST(checkpoint__frozen_parameters_have_no_moments_and_sgd_has_none),
         BENCH_TEST(checkpoint__keeps_the_newest),
-        BENCH_TEST(checkpoint__latest_that_names_nothing),
+        BENCH_TEST(checkpoint__the_newest_is_found_whatever_latest_says),
+        BENCH_TEST(saver__beside_training_writes_the_same_bytes),
+        BENCH_TEST(saver__a_failed_save_leaves_the_others),
         BENCH_TEST(checkpoint__damaged_files_are_named),
+        BENCH_TEST(checkpoint__other_files_and_links_are_refused),
         BENCH_TEST(checkpoint__broken_manifests_are_refused),
         BENCH_TEST(checkpoint__broken_states_are_refused),
         BENCH_TEST(export__writes_a_folder_that_loads),

@@ -104,7 +104,7 @@ static const char defaults[] = "model:\n"
                                "checkpoint:\n"
                                "  interval: null\n"
                                "  keep: 2\n"
-                               "  async: false\n" /* true */
+                               "  async: true\n"
                                "  hf_interval: null\n"
                                "  hf_keep: null\n"
                                "  hf_dtype: auto\n"
@@ -244,9 +244,8 @@ static const struct {
     {"parallel.zero_stage=2", ERR_USAGE, {"parallel.zero_stage", "found 2"}},
     {"train.profile_steps=[0]", ERR_USAGE, {"train.profile_steps[0]", "found 0"}},
     {"train.hang_timeout=0", ERR_USAGE, {"train.hang_timeout", "found 0"}},
-    {"train.stop_before=2h", ERR_UNSUPPORTED, {"train.stop_before", "2h", "not available yet"}},
+    {"train.stop_before=2w", ERR_USAGE, {"train.stop_before", "2w", "18:30", "2h30m"}},
     {"optimizer.type=muon", ERR_UNSUPPORTED, {"optimizer.type: muon is not available yet"}},
-    {"checkpoint.async=true", ERR_UNSUPPORTED, {"checkpoint.async: true is not available yet"}},
     {"log.trackers=[jsonl, tensorboard]", ERR_UNSUPPORTED, {"tensorboard is not available yet"}},
     /* wrong */
     {"parallel.pp_size=0", ERR_USAGE, {"parallel.pp_size", "found 0", "from 1"}},
@@ -300,7 +299,7 @@ static void config__accepts_the_named_available_values(void **state)
         "model.dtype=f32",         "model.chat_template=none", "parallel.schedule=gpipe",
         "parallel.dp_size=null",   "parallel.pp_size=4",       "data.pack=hard",
         "train.profile_steps=[5]", "train.hang_timeout=5m",    "train.stop_before=null",
-        "train.steps=0",           "optimizer.lr=0",           "checkpoint.async=false",
+        "train.steps=0",           "optimizer.lr=0",           "train.stop_before=600",
         "loss.reduction=sample",   "lr_schedule.warmup=0",     "lr_schedule.warmup=10",
         "log.trackers=jsonl",
     };
@@ -491,7 +490,7 @@ static void config__help_shows_the_defaults_that_take_effect(void **state)
     TextBuffer out;
     text_buffer_init(&out, *state);
     config_help(&out);
-    static const char *const lines[] = {"  dtype: bf16 ",       "  async: false ",
+    static const char *const lines[] = {"  dtype: bf16 ",       "  async: true ",
                                         "  trackers: [jsonl] ", "  lr: 1.0e-4 ",
                                         "train: the run\n",     "\nlog: "};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)

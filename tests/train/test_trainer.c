@@ -72,7 +72,7 @@ static TrainState state_of(Bench *b, const TestRun *r)
 {
     const char *latest;
     CheckpointInfo info;
-    assert_ok(checkpoint_latest(&latest, r->output, &b->arena));
+    assert_ok(checkpoint_newest(&latest, r->output, &b->arena));
     assert_non_null(latest);
     assert_ok(checkpoint_read(&info, latest, &b->arena));
     return info.state;
