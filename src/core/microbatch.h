@@ -17,5 +17,8 @@ typedef struct MicroBatch {
         weight_t; /* [T] w / D of the target (numerics.md 2): the loss is sum weight * CE; 0 where none */
     int64_t n_trained;      /* targets other than LABEL_NONE */
     double balancing_scale; /* alpha / rows of the global batch (numerics.md 3); 0: off */
-    double z_scale;         /* alpha_z / tokens of the global batch (numerics.md 4); 0: off */
+    int64_t
+        scope_tokens; /* that the balancing loss counts together: T, or also those of the rows with the same index on
+                               other data-parallel ranks; then balancing_scale is alpha / M */
+    double z_scale; /* alpha_z / tokens of the global batch (numerics.md 4); 0: off */
 } MicroBatch;

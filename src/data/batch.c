@@ -82,6 +82,7 @@ void batch_build(MicroBatch *out, int index, const Row *row, const BatchConfig *
         .target_t = target,
         .weight_t = weight,
         .n_trained = n_trained,
+        .scope_tokens = row->n_tokens,
         .balancing_scale = learns ? config->balancing_alpha / (double)totals->n_rows : 0.0,
         .z_scale = learns ? config->z_alpha / (double)totals->n_tokens : 0.0,
     };
@@ -97,4 +98,16 @@ MicroBatch *batch_build_rank(BatchTotals *totals, const Row *row, int64_t n_rows
     for (int m = 0; m < n_own; m++)
         batch_build(&own[m], m, &row[(int64_t)m * dp_size + dp_rank], config, totals, step_arena);
     return own;
+}
+
+void batch_count_together(MicroBatch *own, const Row *row, int64_t n_rows, int dp_size,
+                          const BatchConfig *config)
+{
+    int64_t n_own = n_rows / dp_size;
+    for (int64_t m = 0; m < n_own; m++) {
+        own[m].scope_tokens = 0;
+        for (int r = 0; r < dp_size; r++) own[m].scope_tokens += row[m * dp_size + r].n_tokens;
+        if (own[m].balancing_scale != 0)
+            own[m].balancing_scale = config->balancing_alpha / (double)n_own;
+    }
 }

@@ -42,6 +42,13 @@ void batch_build(MicroBatch *out, int index, const Row *row, const BatchConfig *
                  const BatchTotals *totals, Arena *step_arena);
 
 /**
+ * For a balancing loss of scope global: the rows with the same index on all ranks are counted as one. row, n_rows, dp_size
+ * and config as for batch_build_rank, whose result is changed.
+ */
+void batch_count_together(MicroBatch *own, const Row *row, int64_t n_rows, int dp_size,
+                          const BatchConfig *config);
+
+/**
  * The microbatches of one data-parallel rank: row j of the step goes to rank j mod dp_size as its microbatch
  * j div dp_size. n_rows must divide by dp_size. Returns an array of n_rows / dp_size in step_arena and, in
  * *totals, the step's sums.

@@ -146,7 +146,8 @@ static RouterStats *stats_of(Stage *s, int64_t i, Tensor routed_2e, RouterStats 
 static void keep_stats(Stage *s, int64_t i, const RouterStats *stats)
 {
     int64_t at = s->run.mb->index * s->part.range.n + i;
-    if (!s->setup.balancing_together) s->balancing_raw_ml[at] = stats->balancing_raw;
+    if (!s->setup.balancing_together && !s->setup.scope)
+        s->balancing_raw_ml[at] = stats->balancing_raw;
     s->z_raw_ml[at] = stats->z_raw;
 }
 
@@ -166,7 +167,66 @@ static Tensor open_routed(const Stage *s, Arena *f_to_i, HandOver y, HandOver x)
 
 static int64_t n_routed_rows(const Stage *s)
 {
-    return model_config_n_moe_layers(s->config) * s->run.mb->n_tokens;
+    const MicroBatch *mb = s->run.mb;
+    return model_config_n_moe_layers(s->config) *
+           (s->setup.scope ? mb->scope_tokens : mb->n_tokens);
+}
+
+/* Each layer's routing by itself, where other ranks' rows are to be counted with it; null unless wanted. */
+static Tensor open_scope(const Stage *s, Arena *f_to_i)
+{
+    if (!s->setup.scope || s->setup.balancing_together) return (Tensor){0};
+    Tensor t = arena_tensor3(f_to_i, DTYPE_F64, s->part.range.n, 2, s->config->n_experts);
+    memset(t.data, 0, tensor_bytes(t));
+    return t;
+}
+
+static Tensor layer_of(Tensor routed_l2e, int64_t i)
+{
+    return tensor_reshape2(tensor_rows(routed_l2e, i, 1), 2, routed_l2e.dim[2]);
+}
+
+/* The statistics of a microbatch, on their way to the other ranks of the scope. */
+static void start_scope(Stage *s, StageSaved *saved, Arena *f_to_i)
+{
+    bool whole = s->setup.balancing_together;
+    if (!s->setup.scope || (whole && !s->part.range.has_head)) return;
+    uint64_t tag = (uint64_t)s->part.range.first * (uint64_t)s->setup.n_microbatches +
+                   (uint64_t)s->run.mb->index;
+    routing_scope_start(&saved->scope, s->setup.scope, whole ? saved->routed_2e : saved->routed_l2e,
+                        tag, f_to_i);
+}
+
+/* Those of all its ranks, before the gradient; the value is one rank's to report. */
+static void finish_scope(Stage *s, StageSaved *saved)
+{
+    const MicroBatch *mb = s->run.mb;
+    Comm *scope = s->setup.scope;
+    bool whole = s->setup.balancing_together;
+    if (!scope || (whole && !s->part.range.has_head)) return;
+    routing_scope_sum(&saved->scope, scope);
+    if (whole) {
+        s->balancing_raw_m[mb->index] =
+            scope->rank == 0 ? router_balancing(saved->routed_2e, n_routed_rows(s)) : 0;
+        return;
+    }
+    for (int64_t i = 0; i < s->part.range.n; i++) {
+        double value = router_balancing(layer_of(saved->routed_l2e, i), mb->scope_tokens) /
+                       (double)s->config->experts_per_token;
+        s->balancing_raw_ml[mb->index * s->part.range.n + i] = scope->rank == 0 ? value : 0;
+    }
+}
+
+/* Of one layer's balancing loss at its probabilities, counted over the scope; NULL: what is set already. */
+static const double *scope_gradient(const Stage *s, const StageSaved *saved, int64_t i,
+                                    Arena *i_to_w)
+{
+    const MicroBatch *mb = s->run.mb;
+    if (!s->setup.scope || s->setup.balancing_together) return s->run.dprob_e;
+    Tensor d_2e = arena_tensor2(i_to_w, DTYPE_F64, 2, s->config->n_experts);
+    router_balancing_backward(d_2e, layer_of(saved->routed_l2e, i), mb->scope_tokens,
+                              mb->balancing_scale / (double)s->config->experts_per_token);
+    return tensor_at(d_2e, s->config->n_experts);
 }
 
 /* The gradient at the routing of the whole row: made by the last stage, handed down as it is. */
@@ -190,7 +250,7 @@ static void finish_forward(Stage *s, StageSaved *saved, Arena *f_to_i, Tensor y_
 {
     Run *run = &s->run;
     const MicroBatch *mb = run->mb;
-    if (s->setup.balancing_together)
+    if (s->setup.balancing_together && !s->setup.scope)
         s->balancing_raw_m[mb->index] = router_balancing(saved->routed_2e, n_routed_rows(s));
     saved->norm.rstd_n = arena_tensor1(f_to_i, run->dtype_acc, mb->n_tokens);
     if (mode == FORWARD_TRAIN) saved->dh_td = hidden(s, f_to_i);
@@ -223,6 +283,7 @@ static void forward(void *self, Slots at, const MicroBatch *mb, HandOver y, Hand
     }
     saved->x_td = x_td;
     Tensor routed_2e = open_routed(s, f_to_i, y, x);
+    saved->routed_l2e = open_scope(s, f_to_i);
     /* Forward only, nothing is kept: two buffers take turns. */
     Tensor turn[2] = {{0}};
     if (!train)
@@ -234,6 +295,7 @@ static void forward(void *self, Slots at, const MicroBatch *mb, HandOver y, Hand
         breadcrumb()->layer = s->part.block[i].config.layer;
         Arena *kept_i = train && !recomputed ? f_to_i : &s->memory->passing;
         Arena *kept_w = train && !recomputed ? f_to_w : &s->memory->passing;
+        if (saved->routed_l2e.data) routed_2e = layer_of(saved->routed_l2e, i);
         RouterStats memory, *stats = stats_of(s, i, routed_2e, &memory);
         block_forward(&s->part.block[i], &saved->block[i], run, kept_i, kept_w, stats, y_td, x_td);
         if (stats) keep_stats(s, i, stats);
@@ -242,8 +304,9 @@ static void forward(void *self, Slots at, const MicroBatch *mb, HandOver y, Hand
         x_td = y_td;
     }
     breadcrumb()->layer = -1;
-    if (!s->part.range.has_head) return;
     saved->routed_2e = routed_2e;
+    if (train) start_scope(s, saved, f_to_i);
+    if (!s->part.range.has_head) return;
     finish_forward(s, saved, f_to_i, x_td, mode);
 }
 
@@ -255,6 +318,7 @@ static void backward_input(void *self, Slots at, const MicroBatch *mb, HandOver 
     StageSaved *saved = &s->saved[at.f_to_w];
     Arena *i_to_w = &s->memory->i_to_w[at.i_to_w];
     Tensor dy_td = dy.hidden_td;
+    finish_scope(s, saved);
     run->dprob_e = routed_gradient(s, saved, i_to_w, dx, dy).data;
     if (s->part.range.has_head) {
         dy_td = hidden(s, i_to_w);
@@ -271,6 +335,7 @@ static void backward_input(void *self, Slots at, const MicroBatch *mb, HandOver 
             block_forward(block, b, run, i_to_w, i_to_w, NULL, y_td, b->x_td);
             arena_reset(&s->memory->passing);
         }
+        run->dprob_e = scope_gradient(s, saved, i, i_to_w);
         block_backward_input(block, b, run, i_to_w, dx_td, dy_td);
         dy_td = dx_td;
     }

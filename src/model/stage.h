@@ -5,6 +5,7 @@
  */
 #include "core/stage.h"
 #include "model/partition.h"
+#include "model/routing_scope.h"
 #include "model/stage_memory.h"
 #include "nn/block.h"
 #include "nn/embedding.h"
@@ -32,16 +33,20 @@ typedef struct StageConfig {
     double recompute_ratio;
     Comm *ep;                /* the ranks that share out the experts (Run); NULL: all are here */
     bool balancing_together; /* one balancing loss of all layers (form hf); there are MoE layers */
+    Comm *
+        scope; /* the ranks whose rows of one index the balancing loss counts together (scope global); NULL: a row by itself */
 } StageConfig;
 
 /** What one microbatch leaves in a stage between F and W. */
 typedef struct StageSaved {
     BlockSaved *block; /* [n layers] */
     RmsNormSaved norm;
-    Tensor x_td;      /* input of the first layer, f_to_i */
-    Tensor dh_td;     /* gradient at the final norm's output, f_to_i */
-    Tensor dx_td;     /* gradient at the embedding's output, i_to_w */
-    Tensor routed_2e; /* last stage, balancing_together: of the whole row, f_to_i */
+    Tensor x_td;        /* input of the first layer, f_to_i */
+    Tensor dh_td;       /* gradient at the final norm's output, f_to_i */
+    Tensor dx_td;       /* gradient at the embedding's output, i_to_w */
+    Tensor routed_2e;   /* last stage, balancing_together: of the whole row, f_to_i */
+    Tensor routed_l2e;  /* with a scope, each layer by itself: [n layers, 2, E], f_to_i */
+    RoutingScope scope; /* of either */
 } StageSaved;
 
 typedef struct Stage {
@@ -53,10 +58,11 @@ typedef struct Stage {
     StageSaved *saved;    /* per f_to_w slot */
     int64_t n_recomputed; /* global layers below this are recomputed */
     /* Results of a step, by microbatch; read by train after the step. */
-    double *ce_m;                        /* [M] loss of each (last stage) */
-    double *balancing_raw_ml, *z_raw_ml; /* [M, n layers] */
-    double *balancing_raw_m;             /* [M] instead, when balancing_together (last stage) */
-    int64_t *count_mle;                  /* [M, n layers, E] tokens per expert */
+    double *ce_m; /* [M] loss of each (last stage) */
+    double *balancing_raw_ml,
+        *z_raw_ml;           /* [M, n layers]; with a scope on its first rank, 0 elsewhere */
+    double *balancing_raw_m; /* [M] instead, when balancing_together (last stage) */
+    int64_t *count_mle;      /* [M, n layers, E] tokens per expert */
     Tensor
         *logits_m; /* [M] where FORWARD_LOGITS or training writes logits [T, V]; NULL: not wanted */
 } Stage;

@@ -183,11 +183,6 @@ Status config_fit_world(TrainConfig *config, bool launched, int n_world, const c
         return FAIL(ERR_USAGE,
                     "%s: parallel.ep_size must divide dp_size * sp_size (found %d, and %lld * %d)",
                     place, p->ep_size, (long long)dp, p->sp_size);
-    if (dp > 1 && config->loss.balancing_scope == BALANCING_GLOBAL)
-        return FAIL(ERR_UNSUPPORTED,
-                    "%s: loss.balancing_scope: global with parallel.dp_size %lld is not available "
-                    "yet",
-                    place, (long long)dp);
     p->dp_size = (int)dp;
     *n_ranks = (int)product;
     return OK;
@@ -259,6 +254,13 @@ static bool only_follows(const char *key, const TrainConfig *before, const Train
            after->data.seed == after->train.seed;
 }
 
+/* The one number of ranks that results depend on beyond rounding. */
+static bool alters_maths(const ConfigChange *change, const TrainConfig *after)
+{
+    return change->maths || (after->loss.balancing_scope == BALANCING_GLOBAL &&
+                             !strcmp(change->key, "parallel.dp_size"));
+}
+
 Status config_check_resume(const TrainConfig *before, const TrainConfig *after, const char *place,
                            Arena *arena)
 {
@@ -266,7 +268,7 @@ Status config_check_resume(const TrainConfig *before, const TrainConfig *after, 
     int n;
     config_diff(before, after, arena, &change, &n);
     for (int i = 0; i < n; i++) {
-        if (!change[i].maths || only_longer(change[i].key, before, after) ||
+        if (!alters_maths(&change[i], after) || only_longer(change[i].key, before, after) ||
             only_follows(change[i].key, before, after))
             continue;
         bool length =

@@ -82,12 +82,22 @@ static Status create_sync(Engine *e)
     return OK;
 }
 
+/* Whose rows the balancing loss counts together (numerics.md 3, scope global); NULL: each row by itself. */
+static Comm *balancing_scope(const Engine *e)
+{
+    bool global = e->config->loss.balancing_scope == BALANCING_GLOBAL;
+    return global && e->mesh->size[AXIS_DP] > 1 && model_config_n_moe_layers(e->model)
+               ? e->mesh->axis[AXIS_DP]
+               : NULL;
+}
+
 static Status create_stages(Engine *e, const EngineSetup *setup)
 {
     int rank = e->mesh->coord[AXIS_PP];
     StageConfig stage = {.recompute_ratio = setup->config->train.recompute_ratio,
                          .ep = e->mesh->axis[AXIS_EP],
-                         .balancing_together = together(e)};
+                         .balancing_together = together(e),
+                         .scope = balancing_scope(e)};
     Slots n = {0};
     for (int pass = 0; pass < PASS_COUNT; pass++) {
         const Schedule *s = e->schedule[pass];
@@ -302,6 +312,17 @@ Status engine_present(bool **out, const Engine *e, ParamTensor what, Arena *aren
 
 /* ---- a step ----------------------------------------------------------------------------------------------- */
 
+MicroBatch *engine_batch(BatchTotals *totals, Engine *e, const Row *rows, int64_t n_rows)
+{
+    const LossSection *loss = &e->config->loss;
+    BatchConfig batch = {loss->reduction, loss->balancing_alpha, loss->z_alpha};
+    int dp_size = e->mesh->size[AXIS_DP];
+    MicroBatch *mb =
+        batch_build_rank(totals, rows, n_rows, e->mesh->coord[AXIS_DP], dp_size, &batch, &e->step);
+    if (balancing_scope(e)) batch_count_together(mb, rows, n_rows, dp_size, &batch);
+    return mb;
+}
+
 static void run_pass(Engine *e, int pass, MicroBatch *mb, ForwardMode mode)
 {
     int n = e->schedule[pass]->n_mb;
@@ -460,7 +481,7 @@ void engine_sums(EngineSums *out, Engine *e, int pass, int64_t flags)
             out->z_raw += v[at.z + row * n_layers + l];
         }
     }
-    out->balancing_raw /= (double)n_rows;
+    out->balancing_raw /= (double)(balancing_scope(e) ? n_mb : n_rows);
     out->count_le = ARENA_NEW(&e->step, int64_t, n_layers * n_experts);
     for (int64_t i = 0; i < n_layers * n_experts; i++) out->count_le[i] = (int64_t)v[at.count + i];
     if (model_config_n_moe_layers(e->model))

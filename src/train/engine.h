@@ -89,6 +89,11 @@ int64_t engine_growths(const Engine *engine);
 Status engine_present(bool **out, const Engine *engine, ParamTensor what, Arena *arena) MUST_USE;
 
 /**
+ * This rank's microbatches of a step's rows, with the losses as configured; in engine->step. In *totals the step's sums, the
+ * same on all ranks.
+ */
+MicroBatch *engine_batch(BatchTotals *totals, Engine *engine, const Row *rows, int64_t n_rows);
+/**
  * Zero the gradients and run a training step's microbatches: gradients, and the stages' results, are there afterwards. The
  * gradients of a tied pair are added. With zero_stage 1 gradients are complete in Param.own alone. Collective over pp and
  * data.
@@ -103,7 +108,7 @@ void engine_forward(Engine *engine, int pass, MicroBatch *mb, ForwardMode mode);
 typedef struct EngineSums {
     double ce; /* sum over microbatches */
     double
-        balancing_raw; /* mean over rows of the sum over layers (form hf: of all together), alpha 1 */
+        balancing_raw; /* mean over rows (scope global: over microbatches) of the sum over layers (form hf: of all together), alpha 1 */
     double z_raw;      /* sum over layers and tokens of logsumexp² */
     int64_t *count_le; /* [L, E] tokens per expert (dense layers 0) */
     double balancing;  /* with alpha in it; NAN: dense model (engine_losses) */

@@ -115,12 +115,9 @@ static Status write_losses(const Engine *e, const ProbePlan *plan, const EngineS
 static Status run(Engine *e, const ProbePlan *plan)
 {
     Comm *world = e->mesh->world;
-    const LossSection *loss = &plan->config->loss;
     if (plan->logits) TRY(comm_agree(world, take_logits(e, plan)));
-    BatchConfig batch = {loss->reduction, loss->balancing_alpha, loss->z_alpha};
     BatchTotals totals;
-    MicroBatch *mb = batch_build_rank(&totals, plan->row, plan->n_rows, e->mesh->coord[AXIS_DP],
-                                      e->mesh->size[AXIS_DP], &batch, &e->step);
+    MicroBatch *mb = engine_batch(&totals, e, plan->row, plan->n_rows);
     engine_forward_backward(e, mb);
     EngineSums sums;
     engine_sums(&sums, e, PASS_TRAIN, 0);

@@ -179,10 +179,8 @@ static Status train_step(Trainer *t, Metrics *m, bool *stop)
     int64_t n_rows = c->train.global_batch_size;
     Row *rows = ARENA_NEW(&e->step, Row, n_rows);
     dataset_rows(t->plan->train, t->state.position, n_rows, rows);
-    BatchConfig batch = {c->loss.reduction, c->loss.balancing_alpha, c->loss.z_alpha};
     BatchTotals totals;
-    MicroBatch *mb = batch_build_rank(&totals, rows, n_rows, e->mesh->coord[AXIS_DP],
-                                      e->mesh->size[AXIS_DP], &batch, &e->step);
+    MicroBatch *mb = engine_batch(&totals, e, rows, n_rows);
     bool profiled = is_profiled(c, t->state.step);
     if (profiled) TRY(begin_profile(e));
     double built = clock_seconds();

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "cases/closeness.h"
+#include "cases/launched.h"
 #include "cli/command.h"
 
 /** How rows and layers are spread. */
@@ -51,22 +52,38 @@ static char *make_folder(FixtureKind kind, FixtureRows rows, int times)
     return folder;
 }
 
+static void add_probe(Arguments *args, const char *folder, const char *batch, const char *out,
+                      const Spread *spread, const char *const *sets)
+{
+    arguments_add(args, "%s/model", folder);
+    arguments_add(args, "--batch");
+    arguments_add(args, "%s/%s", folder, batch);
+    arguments_add(args, "--out");
+    arguments_add(args, "%s/%s", folder, out);
+    arguments_add(args, "--grads");
+    arguments_add(args, "--logits");
+    add_set(args, "model.dtype=f32");
+    add_spread(args, spread);
+    for (; sets && *sets; sets++) add_set(args, "%s", *sets);
+}
+
 /** Probe of folder/BATCH into folder/OUT; `sets` ends with NULL, or is NULL. */
 static bool probe(const char *folder, const char *batch, const char *out, const Spread *spread,
                   const char *const *sets)
 {
     Arguments args = {0};
-    arguments_add(&args, "%s/model", folder);
-    arguments_add(&args, "--batch");
-    arguments_add(&args, "%s/%s", folder, batch);
-    arguments_add(&args, "--out");
-    arguments_add(&args, "%s/%s", folder, out);
-    arguments_add(&args, "--grads");
-    arguments_add(&args, "--logits");
-    add_set(&args, "model.dtype=f32");
-    add_spread(&args, spread);
-    for (; sets && *sets; sets++) add_set(&args, "%s", *sets);
+    add_probe(&args, folder, batch, out, spread, sets);
     return command_runs(&command_probe, &args);
+}
+
+/** The same by processes of an MPI, one for each rank. */
+static void probe_launched(const char *folder, const char *out, const Spread *spread)
+{
+    Arguments args = {0};
+    add_launch(&args, spread->dp * spread->pp, SW_PROGRAM);
+    arguments_add(&args, "probe");
+    add_probe(&args, folder, "rows.jsonl", out, spread, NULL);
+    launch_ends(&args, folder, 0, NULL);
 }
 
 static bool train(const char *folder, const char *out, const Spread *spread,
@@ -252,6 +269,116 @@ static void parallel__ranks_may_have_nothing_to_learn(void **state)
     json_t *metrics = read_metrics(path_in(folder, "run/metrics.jsonl"));
     assert_int_equal(json_integer_value(json_object_get(json_array_get(metrics, 1), "skipped")), 2);
     json_decref(metrics);
+    folder_remove(folder);
+}
+
+/* Lines `count` by `count` as one, a sample each. */
+static void pack_lines(const char *folder, const char *from, const char *to, int count)
+{
+    FILE *in = fopen(path_in(folder, "%s", from), "r"),
+         *out = fopen(path_in(folder, "%s", to), "w");
+    assert_true(in && out);
+    json_t *line, *ids = json_array(), *borders = json_pack("[i]", 0);
+    while ((line = json_loadf(in, JSON_DISABLE_EOF_CHECK, NULL))) {
+        json_array_extend(ids, json_object_get(line, "input_ids"));
+        json_array_append_new(borders, json_integer((json_int_t)json_array_size(ids)));
+        json_decref(line);
+        if ((int)json_array_size(borders) <= count) continue;
+        line = json_pack("{so so}", "input_ids", ids, "cu_seqlens", borders);
+        json_dumpf(line, out, JSON_COMPACT);
+        fputc('\n', out);
+        json_decref(line);
+        ids = json_array();
+        borders = json_pack("[i]", 0);
+    }
+    json_decref(ids);
+    json_decref(borders);
+    fclose(in);
+    fclose(out);
+}
+
+/* Counted together, the rows of dp ranks are balanced as one row that holds them all. */
+static void parallel__balancing_of_scope_global_is_that_of_packed_rows(void **state)
+{
+    (void)state;
+    static const char *const forms[] = {"loss.balancing_form=per_layer", "loss.balancing_form=hf"};
+    char *folder = make_folder(FIXTURE_MOE, FIXTURE_VAR, 1);
+    int failed = 0;
+    for (int dp = 2; dp <= 4; dp *= 2)
+        for (size_t f = 0; f < COUNT(forms); f++) {
+            const char *const sets[] = {"loss.balancing_alpha=0.1", "loss.balancing_scope=global",
+                                        forms[f], NULL};
+            pack_lines(folder, "rows.jsonl", "packed.jsonl", dp);
+            assert_true(probe(folder, "packed.jsonl", "packed", &one, sets));
+            static const Spread layouts[] = {
+                {0, 0, 1, "1f1b", 0, 1}, {0, 1, 2, "zbv", 0.5, 2}, {0, 0, 4, "gpipe", 1, 1}};
+            for (size_t i = 0; i < COUNT(layouts); i++) {
+                Spread s = layouts[i];
+                s.dp = dp;
+                char out[32];
+                snprintf(out, sizeof out, "scope%zu", i);
+                bool ok = probe(folder, "rows.jsonl", out, &s, sets);
+                ok = ok && (i == 0 ? close_probe(folder, out, "packed")
+                                   : same_probe(folder, out, "scope0"));
+                if (!ok) print_spread(&s);
+                failed += !ok;
+            }
+            /* and another number than that of each row by itself */
+            const char *const by_row[] = {"loss.balancing_alpha=0.1", forms[f], NULL};
+            assert_true(probe(folder, "rows.jsonl", "row", &one, by_row));
+            json_t *row = read_losses(folder, "row"), *packed = read_losses(folder, "packed");
+            double apart = number(row, "balancing") / number(packed, "balancing") - 1;
+            if (fabs(apart) < 1e-5) fail_msg("dp %d: off by %g only", dp, apart);
+            json_decref(row);
+            json_decref(packed);
+        }
+    folder_remove(folder);
+    assert_int_equal(failed, 0);
+}
+
+/*
+ * Of FIXTURE_ROUTER the gradient of the balancing loss is known (test_cases.c): at gate[e,0] alpha·8·2·p_e·((e < 2) - (p_0 +
+ * p_1)) in every layer, however many ranks the rows are on.
+ */
+static void parallel__the_routers_gradient_is_the_one_worked_out_by_hand(void **state)
+{
+    (void)state;
+    static const double want[4] = {0.18812, 0.0845, -0.1363, -0.1363};
+    static const char *const sets[] = {"loss.balancing_alpha=0.1", NULL};
+    static const Spread spreads[] = {{2, 1, 2, "1f1b", 0, 1}, {8, 0, 1, "gpipe", 0, 1}};
+    char *folder = make_folder(FIXTURE_ROUTER, FIXTURE_EQ, 1), name[64];
+    for (size_t i = 0; i < COUNT(spreads); i++) {
+        assert_true(probe(folder, "rows.jsonl", "probe", &spreads[i], sets));
+        TensorFile grads = read_grads(folder, "probe");
+        for (int l = 0; l < 4; l++) {
+            snprintf(name, sizeof name, "model.layers.%d.mlp.gate.weight", l);
+            const FileTensor *gate = tensor_file_find(&grads, name);
+            assert_non_null(gate);
+            for (int e = 0; e < 4; e++) {
+                double got = gate->value[e * FIXTURE_HIDDEN];
+                if (fabs(got - want[e]) > 1e-3 * fabs(want[e]))
+                    fail_msg("dp %d, layer %d: gate[%d,0] %.6g, expected %.6g", spreads[i].dp, l, e,
+                             got, want[e]);
+            }
+        }
+        tensor_file_free(&grads);
+    }
+    folder_remove(folder);
+}
+
+static void parallel__processes_give_the_files_of_threads(void **state)
+{
+    (void)state;
+#ifndef SW_MPI
+    skip();
+#endif
+    static const Spread spreads[] = {{4, 1, 1, "1f1b", 0, 1}, {2, 0, 2, "zbv", 0.5, 1}};
+    char *folder = make_folder(FIXTURE_TIED, FIXTURE_VAR, 1);
+    for (size_t i = 0; i < COUNT(spreads); i++) {
+        assert_true(probe(folder, "rows.jsonl", "threads", &spreads[i], NULL));
+        probe_launched(folder, "processes", &spreads[i]);
+        assert_true(same_probe(folder, "processes", "threads"));
+    }
     folder_remove(folder);
 }
 
@@ -473,6 +600,9 @@ int main(void)
         cmocka_unit_test(parallel__gradients_are_those_of_one_rank),
         cmocka_unit_test(parallel__the_mean_is_over_tokens_of_all_ranks),
         cmocka_unit_test(parallel__ranks_may_have_nothing_to_learn),
+        cmocka_unit_test(parallel__the_routers_gradient_is_the_one_worked_out_by_hand),
+        cmocka_unit_test(parallel__processes_give_the_files_of_threads),
+        cmocka_unit_test(parallel__balancing_of_scope_global_is_that_of_packed_rows),
         cmocka_unit_test(parallel__runs_are_the_same_bits_in_any_layout_of_dp_ranks),
         cmocka_unit_test(parallel__two_runs_are_the_same),
         cmocka_unit_test(parallel__a_step_is_told_once),

@@ -418,6 +418,8 @@ static const struct {
     {"data.max_length=8", "data.max_length=9", "data.max_length"},
     {"lr_schedule.warmup=0", "lr_schedule.warmup=1", "lr_schedule.warmup"},
     {"parallel.pp_size=1", "parallel.pp_size=2", NULL},
+    {"parallel.dp_size=1", "parallel.dp_size=2", NULL},
+    {"parallel.zero_stage=1", "parallel.zero_stage=0", NULL},
     {"parallel.schedule=1f1b", "parallel.schedule=gpipe", NULL},
     {"parallel.layer_split=null", "parallel.layer_split=[4]", NULL},
     {"train.recompute_ratio=0", "train.recompute_ratio=0.5", NULL},
@@ -463,6 +465,21 @@ static void config__a_constant_rate_may_go_on_longer(void **state)
         assert_int_equal(config_load(&after, NULL, second, 2, *state), OK);
         Status st = config_check_resume(&before, &after, "a.yaml", *state);
         if ((st == OK) != rows[i].ok) fail_msg("%s to %s: %d", rows[i].before, rows[i].after, st);
+    }
+}
+
+/* There, and only there, the value depends on how many ranks share out the rows. */
+static void config__scope_global_keeps_a_run_to_its_dp_size(void **state)
+{
+    const char *scope[] = {"loss.balancing_scope=row", "loss.balancing_scope=global"};
+    for (int i = 0; i < 2; i++) {
+        TrainConfig before, after;
+        const char *second[] = {scope[i], "parallel.dp_size=2"};
+        assert_int_equal(config_load(&before, NULL, &scope[i], 1, *state), OK);
+        assert_int_equal(config_load(&after, NULL, second, 2, *state), OK);
+        assert_int_equal(config_check_resume(&before, &after, "a.yaml", *state),
+                         i ? ERR_USAGE : OK);
+        if (i) assert_non_null(strstr(status_message(), "parallel.dp_size changed"));
     }
 }
 
@@ -514,6 +531,7 @@ int main(void)
         cmocka_unit_test(config__axes_are_checked_against_the_ranks),
         cmocka_unit_test(config__resume_refuses_changes_of_the_maths),
         cmocka_unit_test(config__a_constant_rate_may_go_on_longer),
+        cmocka_unit_test(config__scope_global_keeps_a_run_to_its_dp_size),
         cmocka_unit_test(config__diff_lists_both_values),
         cmocka_unit_test(config__help_shows_the_defaults_that_take_effect),
     };
