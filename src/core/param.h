@@ -29,11 +29,10 @@ typedef struct Param {
     Tensor grad;      /* f32 (f64 when the model is f64); null when frozen */
     Tensor moment[2]; /* optimizer state of elements `kept`, dtype of grad; null: none */
     bool trainable;
-    bool is_matrix; /* false: norm scales and biases (optimizer.decay_1d) */
-    bool
-        is_expert; /* shared out over ep: copies are on the ranks of edp, not on all of dp and sp */
-    int64_t first_row,
-        whole_rows; /* of the whole parameter's dim 0: value begins there, and how many */
+    bool is_matrix;     /* false: norm scales and biases (optimizer.decay_1d) */
+    bool is_expert;     /* shared out over ep: its copies are on edp, not on all of dp and sp */
+    int64_t first_row;  /* of the whole parameter that value begins with */
+    int64_t whole_rows; /* dim 0 of the whole parameter */
     ParamRange
         own; /* of the ranks with a copy, what this one sums, takes the norm of and writes to files */
     ParamRange kept; /* what master and moments hold: all, or with ZeRO `own` alone */
@@ -50,9 +49,8 @@ typedef struct ParamSet {
     int n, capacity;
     int64_t
         next_order; /* `order` of the next declared one; a stage that starts in mid-model sets it */
-    int ep_rank,
-        ep_size;  /* which share of the experts is declared; after paramset_init 0 of 1: all */
-    Tensor grads; /* all gradients as one flat tensor, for zeroing */
+    int ep_rank, ep_size; /* whose share of the experts is declared; at first 0 of 1: all */
+    Tensor grads;         /* all gradients as one flat tensor, for zeroing */
 } ParamSet;
 
 void paramset_init(ParamSet *set, Arena *arena, DType dtype, DType dtype_grad);
