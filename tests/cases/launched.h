@@ -5,9 +5,11 @@
  */
 #include "cases/harness.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
 #include <time.h>
 
 /** The launcher's options, then -n N PROGRAM; the program's arguments follow. */
@@ -91,4 +93,25 @@ static inline Launched launch_ends(Arguments *args, const char *folder, int stat
                  got.status, status, got.n_errors, got.text, words ? words : "none");
     }
     return got;
+}
+
+/** The process ids of at most `most` ranks of a run, found by a word of their command line. */
+static inline int launched_ranks(pid_t *pid, int most, const char *word)
+{
+    DIR *dir = opendir("/proc");
+    int n = 0;
+    for (struct dirent *item; dir && n < most && (item = readdir(dir));) {
+        int id = atoi(item->d_name);
+        char path[300], line[4096] = "";
+        snprintf(path, sizeof path, "/proc/%.200s/cmdline", item->d_name);
+        FILE *file = id > 0 ? fopen(path, "r") : NULL;
+        size_t length = file ? fread(line, 1, sizeof line - 1, file) : 0;
+        if (file) fclose(file);
+        bool ours = length > 0 && strstr(line, "stagewright") && !strstr(line, "mpiexec");
+        for (size_t i = 0; i < length; i++)
+            if (!line[i]) line[i] = ' ';
+        if (ours && strstr(line, word)) pid[n++] = id;
+    }
+    if (dir) closedir(dir);
+    return n;
 }

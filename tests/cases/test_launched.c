@@ -323,27 +323,6 @@ static void launched__more_ranks_than_processors_do_not_crawl(void **state)
         fail_msg("a step takes %g s on 8 ranks, %g s on 2", seconds[1], seconds[0]);
 }
 
-/* The process ids of a run's ranks, by a word of their command line. */
-static int find_ranks(pid_t *pid, int most, const char *word)
-{
-    char **names = folder_names("/proc");
-    int n = 0;
-    for (char **name = names; *name && n < most; name++) {
-        int id = atoi(*name);
-        char path[300], line[4096] = "";
-        snprintf(path, sizeof path, "/proc/%.200s/cmdline", *name);
-        FILE *file = id > 0 ? fopen(path, "r") : NULL;
-        size_t length = file ? fread(line, 1, sizeof line - 1, file) : 0;
-        if (file) fclose(file);
-        bool ours = length > 0 && strstr(line, "stagewright") && !strstr(line, "mpiexec");
-        for (size_t i = 0; i < length; i++)
-            if (!line[i]) line[i] = ' ';
-        if (ours && strstr(line, word)) pid[n++] = id;
-    }
-    names_free(names);
-    return n;
-}
-
 static void launched__a_killed_rank_ends_all(void **state)
 {
     (void)state;
@@ -364,11 +343,11 @@ static void launched__a_killed_rank_ends_all(void **state)
     for (int i = 0; i < 600 && (stat(metrics, &info) != 0 || info.st_size == 0); i++)
         usleep(100000);
     pid_t pid[8];
-    int n = find_ranks(pid, 8, word);
+    int n = launched_ranks(pid, 8, word);
     assert_int_equal(n, 4);
     kill(pid[2], SIGKILL);
     int status, left = n;
-    for (int i = 0; i < 50 && (left = find_ranks(pid, 8, word)) > 0; i++) usleep(100000);
+    for (int i = 0; i < 50 && (left = launched_ranks(pid, 8, word)) > 0; i++) usleep(100000);
     for (int i = 0; i < left; i++) kill(pid[i], SIGKILL);
     waitpid(launcher, &status, 0);
     if (left) fail_msg("%d ranks are still there 5 s after one was killed", left);
