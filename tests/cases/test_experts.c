@@ -170,6 +170,26 @@ static bool close_metrics(const char *folder, const char *run, const char *want_
     return ok;
 }
 
+/* The balancing loss over the rows of all ranks depends on dp, and on nothing else. */
+static void experts__balancing_over_ranks_does_not_depend_on_ep(void **state)
+{
+    (void)state;
+    static const Spread without = {4, 1, {1, "1f1b", 0, 1, NULL, 0}, 0};
+    static const Spread with[] = {{4, 2, {1, "1f1b", 0.5, 1, NULL, 0}, 0},
+                                  {4, 4, {2, "zbv", 0, 1, NULL, 0}, 1}};
+    const char *const sets[] = {"loss.balancing_scope=global", NULL};
+    int failed = 0;
+    char *folder = make_folder(&(Fixture){.kind = FIXTURE_MOE}, FIXTURE_VAR);
+    assert_true(probe(folder, "without", &without, sets));
+    for (size_t i = 0; i < COUNT(with); i++) {
+        bool ok = probe(folder, "with", &with[i], sets) && close_probe(folder, "with", "without");
+        if (!ok) print_spread("scope global", &with[i]);
+        failed += !ok;
+    }
+    folder_remove(folder);
+    assert_int_equal(failed, 0);
+}
+
 /* One step of SGD with lr 1 and no clipping changes each exported weight by minus the gradient of one rank. */
 static void experts__a_step_is_that_of_one_rank(void **state)
 {
@@ -447,6 +467,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts__gradients_are_those_of_one_rank),
+        cmocka_unit_test(experts__balancing_over_ranks_does_not_depend_on_ep),
         cmocka_unit_test(experts__a_step_is_that_of_one_rank),
         cmocka_unit_test(experts__a_rank_without_tokens),
         cmocka_unit_test(experts__without_tokens_decay),
