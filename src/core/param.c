@@ -59,16 +59,15 @@ ParamRange param_shard(const Param *p, int rank, int n_ranks)
     return (ParamRange){begin < size ? begin : size, end < size ? end : size};
 }
 
-/* Elements of a tensor that begins at element `first` of the parameter. */
-static Tensor part_of(Tensor t, int64_t first, ParamRange range)
+Tensor param_part(Tensor t, ParamRange range)
 {
-    return tensor1(tensor_at(t, range.begin - first), t.dtype, range.end - range.begin);
+    return tensor1(tensor_at(t, range.begin), t.dtype, range.end - range.begin);
 }
 
 static Status layout_master(ParamSet *set, Param *p, bool with_grads)
 {
     bool whole = p->kept.end - p->kept.begin == tensor_size(p->value);
-    p->master = whole ? p->value : part_of(p->value, 0, p->kept);
+    p->master = whole ? p->value : param_part(p->value, p->kept);
     if (set->dtype == set->dtype_grad) return OK;
     p->master.dtype = set->dtype_grad;
     p->master.data = NULL;
@@ -113,7 +112,9 @@ Tensor param_tensor(const Param *p, ParamTensor what)
 
 Tensor param_own(const Param *p, ParamTensor what)
 {
-    return part_of(param_tensor(p, what), what == PARAM_GRAD ? 0 : p->kept.begin, p->own);
+    int64_t first = what == PARAM_GRAD ? 0 : p->kept.begin;
+    return param_part(param_tensor(p, what),
+                      (ParamRange){p->own.begin - first, p->own.end - first});
 }
 
 Param param_whole(const Param *p)

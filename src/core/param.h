@@ -76,7 +76,9 @@ Status paramset_layout(ParamSet *set, bool with_grads) MUST_USE;
 typedef enum ParamTensor { PARAM_MASTER, PARAM_GRAD, PARAM_MOMENT_0, PARAM_MOMENT_1 } ParamTensor;
 Tensor param_tensor(const Param *p, ParamTensor what);
 
-/** Its elements `own`, flat. */
+/** Elements of a tensor, flat, lent. */
+Tensor param_part(Tensor t, ParamRange range);
+/** The elements `own`. */
 Tensor param_own(const Param *p, ParamTensor what);
 
 /** The declaration of the whole parameter, without memory. */

@@ -131,12 +131,6 @@ static Status create_stages(Engine *e, const EngineSetup *setup)
     return OK;
 }
 
-/* The part of a gradient that an update here reads. */
-static Tensor part_to_add(const Param *p)
-{
-    return tensor1(tensor_at(p->grad, p->kept.begin), p->grad.dtype, p->kept.end - p->kept.begin);
-}
-
 /* A tied pair on two ranks: room for the other's gradient. */
 static Status tied_buffer(Engine *e)
 {
@@ -144,7 +138,7 @@ static Status tied_buffer(Engine *e)
         Param *p = e->set.at[i];
         bool of_pair = p->tied_copy || strcmp(p->name, "model.embed_tokens.weight") == 0;
         if (!of_pair || p->tied || tensor_is_null(p->grad)) continue;
-        e->tied_grad = part_to_add(p);
+        e->tied_grad = param_part(p->grad, p->kept);
         TRY(arena_alloc(&e->arena, &e->tied_grad.data, (size_t)tensor_size(e->tied_grad),
                         dtype_bytes(p->grad.dtype)));
     }
@@ -338,7 +332,8 @@ static void add_tied_grads(Engine *e)
     for (int i = 0; i < e->set.n; i++) {
         Param *p = e->set.at[i];
         if (p->tied_copy && p->tied && !tensor_is_null(p->grad)) {
-            Tensor copy = part_to_add(p), embedding = part_to_add(p->tied);
+            Tensor copy = param_part(p->grad, p->kept),
+                   embedding = param_part(p->tied->grad, p->kept);
             e->be.add(&e->be, copy, embedding, copy);
             e->be.convert(&e->be, embedding, copy);
         }
@@ -346,7 +341,7 @@ static void add_tied_grads(Engine *e)
     if (tensor_is_null(e->tied_grad)) return;
     Param *head = paramset_find(&e->set, "lm_head.weight");
     Param *own = head ? head : paramset_find(&e->set, "model.embed_tokens.weight");
-    Tensor grad = part_to_add(own);
+    Tensor grad = param_part(own->grad, own->kept);
     Comm *pp = e->mesh->axis[AXIS_PP];
     int other = e->rank_of_stage[head ? 0 : e->n_stages - 1];
     enum { TAG = 7 };

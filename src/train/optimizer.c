@@ -106,18 +106,13 @@ double lr_at(const LrScheduleSection *schedule, double base, int64_t step, int64
     }
 }
 
-static Tensor part_of(Tensor t, ParamRange range)
-{
-    return tensor1(tensor_at(t, range.begin), t.dtype, range.end - range.begin);
-}
-
 void optimizer_update(ParamSet *set, const Backend *be, const OptimizerSection *config, double lr,
                       double clip, int64_t t)
 {
     for (int i = 0; i < set->n; i++) {
         Param *p = set->at[i];
         if (!p->trainable) continue;
-        Tensor grad = part_of(p->grad, p->kept), value = part_of(p->value, p->kept);
+        Tensor grad = param_part(p->grad, p->kept), value = param_part(p->value, p->kept);
         double decay = isnan(p->weight_decay) ? config->weight_decay : p->weight_decay;
         if (config->type == OPTIMIZER_SGD)
             be->sgd(be, &(SgdArgs){p->master, grad, lr * p->lr_scale, decay, clip});
