@@ -104,9 +104,9 @@ static Status body(Comm *world, void *arg)
         for (int i = 0; i < 10 * round; i++) grad_sync_advance(sync);
         grad_sync_start(sync, 0);
         grad_sync_finish(sync);
-        status = check_sums(&set, job, world->rank);
+        status = comm_agree(world, check_sums(&set, job, world->rank));
     }
-    if (status == OK && job->own_only) status = check_values(sync, &set);
+    if (status == OK && job->own_only) status = comm_agree(world, check_values(sync, &set));
     int64_t sent[AXIS_COUNT];
     for (int a = 0; a < AXIS_COUNT; a++) sent[a] = (int64_t)mesh->axis[a]->bytes_sent;
     if (status == OK) status = comm_sum_i64(world, sent, AXIS_COUNT);
