@@ -1,0 +1,110 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "train/stop_before.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* 2026-11-30, a Monday, 18:00:00 in the machine's zone. */
+static time_t six_o_clock(void)
+{
+    struct tm now = {.tm_year = 126, .tm_mon = 10, .tm_mday = 30, .tm_hour = 18, .tm_isdst = -1};
+    return mktime(&now);
+}
+
+static void stop_before__times_and_durations(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        double seconds;
+    } rows[] = {
+        {"18:30", 1800},
+        {"18:00:01", 1},
+        {"17:59", 86400 - 60}, /* tomorrow */
+        {"18:00", 86400},
+        {"7:05", 13 * 3600 + 300},
+        {"2026-11-30T18:30", 1800},
+        {"2026-12-01T18:00:30", 86430},
+        {"2h30m", 9000},
+        {"90m", 5400},
+        {"600", 600},
+        {"1.5h", 5400},
+        {NULL, INFINITY},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double seconds = -1;
+        if (stop_before_seconds(&seconds, rows[i].text, "a.yaml", six_o_clock()) != OK)
+            fail_msg("%s: %s", rows[i].text, status_message());
+        if (seconds != rows[i].seconds)
+            fail_msg("%s: %g, expected %g", rows[i].text, seconds, rows[i].seconds);
+    }
+}
+
+static void stop_before__what_is_none_is_refused(void **state)
+{
+    (void)state;
+    static const char *const forms[] = {"",
+                                        "soon",
+                                        "24:00",
+                                        "18:60",
+                                        "18:3x",
+                                        "18:30:",
+                                        "18:30:99",
+                                        "2026-13-01T10:00",
+                                        "2026-02-30T10:00",
+                                        "2026-12-01",
+                                        "2026-12-01T",
+                                        "-1h",
+                                        "0",
+                                        "2w",
+                                        "18:30 PM"};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        if (stop_before_check_form(forms[i], "a.yaml") != ERR_USAGE) fail_msg("%s", forms[i]);
+        assert_non_null(strstr(status_message(), "a.yaml: train.stop_before: found "));
+    }
+    double seconds = 7;
+    assert_int_equal(stop_before_check_form("2026-11-30T17:59", "a.yaml"), OK);
+    assert_int_equal(stop_before_seconds(&seconds, "2026-11-30T17:59", "a.yaml", six_o_clock()),
+                     ERR_USAGE);
+    assert_non_null(strstr(status_message(), "expected a time to come"));
+    assert_true(seconds == INFINITY || seconds == 7);
+}
+
+static void deadline__leaves_time_for_a_step_and_the_saves(void **state)
+{
+    (void)state;
+    double now = clock_seconds();
+    Deadline d = {.at = now + 100, .step_began = now, .longest_step = 30, .longest_save = 40};
+    assert_false(deadline_is_near(&d, 1)); /* 77 of 100 seconds */
+    assert_true(deadline_is_near(&d, 2));
+    d.longest_step = 55;
+    assert_true(deadline_is_near(&d, 1));
+    d.longest_step = 1;
+    d.step_began = now - 60; /* this one is longer than any before */
+    assert_true(deadline_is_near(&d, 1));
+    deadline_step_ends(&d);
+    assert_true(d.longest_step >= 60);
+    deadline_save_took(&d, 3);
+    assert_true(d.longest_save == 40);
+    d.at = 0;
+    assert_false(deadline_is_near(&d, 2));
+}
+
+int main(void)
+{
+    setenv("TZ", "UTC", 1); /* no night of 23 hours */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stop_before__times_and_durations),
+        cmocka_unit_test(stop_before__what_is_none_is_refused),
+        cmocka_unit_test(deadline__leaves_time_for_a_step_and_the_saves),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
