@@ -191,7 +191,7 @@ static void arena__size_mul_dies_on_overflow(void **state)
     }
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 2);
 }
 
 static void arena__what_is_rewound_or_behind_a_block_is_poisoned(void **state)
