@@ -99,6 +99,9 @@ static Status read_file(ManifestFile *out, const char *name, const json_t *value
     const char *hash;
     out->name = text_copy(arena, name);
     TRY(json_get_int(value, place, "bytes", &out->bytes));
+    if (out->bytes < 0)
+        return FAIL(ERR_FORMAT, "%s: file %s: %lld bytes (expected 0 or more)", place, name,
+                    (long long)out->bytes);
     TRY(json_get_string(value, place, "xxh3_128", &hash));
     out->hash = text_copy(arena, hash);
     return OK;
