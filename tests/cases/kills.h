@@ -59,6 +59,7 @@ static inline pid_t kills_start(const char *folder, const KillPlan *plan)
     add_set(&args, "train.output=%s/run", folder);
     for (int i = 0; i < 3 && plan->layout[i]; i++) add_set(&args, "%s", plan->layout[i]);
     arguments_add(&args, "--resume");
+    launched_environment();
     fflush(NULL);
     pid_t child = fork();
     if (child < 0) fail_msg("cannot fork");

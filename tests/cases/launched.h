@@ -42,6 +42,17 @@ typedef struct Launched {
     double seconds;
 } Launched;
 
+/** What programs that a launcher starts need in their environment. */
+static inline void launched_environment(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    /* MPI libraries keep some memory to the end; a leak of ours fails the run. To know whose it is takes whole stacks. */
+    setenv("ASAN_OPTIONS", "fast_unwind_on_malloc=0", 0);
+    setenv("LSAN_OPTIONS",
+           "print_suppressions=0:suppressions=" SW_SOURCE_DIR "/tests/sanitizers/lsan-mpi.supp", 1);
+#endif
+}
+
 /** Start, wait, look at what was said. Frees the arguments. */
 static inline Launched launch(Arguments *args, const char *folder)
 {
@@ -50,12 +61,7 @@ static inline Launched launch(Arguments *args, const char *folder)
 #else
     const char *launcher = "/bin/false";
 #endif
-#ifdef __SANITIZE_ADDRESS__
-    /* MPI libraries keep some memory to the end; a leak of ours fails the run. To know whose it is takes whole stacks. */
-    setenv("ASAN_OPTIONS", "fast_unwind_on_malloc=0", 0);
-    setenv("LSAN_OPTIONS",
-           "print_suppressions=0:suppressions=" SW_SOURCE_DIR "/tests/sanitizers/lsan-mpi.supp", 1);
-#endif
+    launched_environment();
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     Launched result = {.status = program_run(launcher, args, folder, 120)};

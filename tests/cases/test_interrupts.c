@@ -53,7 +53,7 @@ static pid_t start(Arguments *args, bool launched)
 #ifdef SW_MPIEXEC
     if (launched) program = SW_MPIEXEC;
 #endif
-    (void)launched;
+    if (launched) launched_environment();
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) _exit(program_run(program, args, folder, 120));
@@ -170,6 +170,7 @@ static void interrupts__stop_before_saves_and_leaves_in_time(void **state)
             file_show(path_in(folder, "err.txt"));
             fail_msg("exit %d after %g s", status, seconds);
         }
+        printf("  left after %.1f of 4 s\n", seconds);
         char *log = read_text(path_in(output, "log.txt"), NULL);
         assert_non_null(strstr(log, "train.stop_before is near: stopped after step"));
         free(log);
