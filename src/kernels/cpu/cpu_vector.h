@@ -317,7 +317,7 @@ static inline vec vec_exp(vec x)
     p = vec_madd(p, r, vec_set(1.6666665459e-1f));
     p = vec_madd(p, r, vec_set(5.0000001201e-1f));
     p = vec_madd(p, r * r, r) + vec_set(1.0f);
-    vec scaled = (vec)((ivec)p + ((ivec)n_shifted << 23)); /* p 2^n */
+    vec scaled = (vec)((uvec)p + ((uvec)n_shifted << 23)); /* p 2^n */
     scaled = vec_select(x < low, (vec){0}, scaled);
     return vec_select(x == x, scaled, x);
 }
