@@ -12,6 +12,7 @@ build   pkg:yaml-0.1                      libyaml-dev
 build   pkg:libpcre2-8                    libpcre2-dev
 build   pkg:libutf8proc                   libutf8proc-dev
 build   pkg:libxxhash                     libxxhash-dev
+build   pkg:hwloc                         libhwloc-dev
 build   pkg:cmocka                        libcmocka-dev
 mpi     pkg:ompi-c                        libopenmpi-dev
 mpi     mpiexec.openmpi                   openmpi-bin

@@ -34,6 +34,8 @@ struct Comm {
     const char *name; /* of the transport, for messages */
     int rank, size;
     int n_cpus; /* of a world's comm: this rank's share of its machine's processors, at least 1 */
+    const char
+        *placement;      /* of a world's comm: where its machine's ranks run, a line; NULL, empty */
     uint64_t bytes_sent; /* by isend of this comm; a split's count in what carries them too */
     double hang_timeout; /* seconds a wait may last (comm_wait); 0: for ever. Splits inherit it */
     /**

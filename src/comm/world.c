@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "comm/comm_mpi.h"
 #include "comm/comm_threads.h"
+#include "comm/placement.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -46,19 +47,21 @@ static Status share_cpus(World *world)
     int n = world->size;
     Place mine = {0}, *all = calloc((size_t)n, sizeof *all);
     Status status = all ? OK : FAIL(ERR_MEMORY, "out of memory: %d processes", n);
-    int own = count_cpus(&mine.cpus), n_here = 0;
+    int own = count_cpus(&mine.cpus);
     name_machine(mine.machine, sizeof mine.machine);
     status = comm_agree(world->comm, status);
     if (status == OK) status = comm_all_gather(world->comm, all, &mine, sizeof mine);
     cpu_set_t here = mine.cpus;
     for (int r = 0; r < n && status == OK; r++) {
         if (memcmp(all[r].machine, mine.machine, sizeof mine.machine) != 0) continue;
-        n_here++;
+        world->here += r < world->rank;
+        world->n_here++;
+        if (!CPU_EQUAL(&mine.cpus, &all[r].cpus)) world->bound = true;
         CPU_OR(&here, &here, &all[r].cpus);
     }
     free(all);
     TRY(status);
-    int share = (CPU_COUNT(&here) ? CPU_COUNT(&here) : own) / n_here;
+    int share = (CPU_COUNT(&here) ? CPU_COUNT(&here) : own) / world->n_here;
     world->n_cpus = share < 1 ? 1 : share < own ? share : own;
     world->comm->n_cpus = world->n_cpus;
     return OK;
@@ -70,6 +73,7 @@ enum { STACK_BYTES = 16 * 1024 * 1024 };
 
 typedef struct RankRun {
     ThreadWorld *world;
+    const Placement *placement;
     int rank;
     Status (*body)(Comm *world, void *arg);
     void *arg;
@@ -82,9 +86,11 @@ static void run_rank(RankRun *run)
 {
     Breadcrumb before = *breadcrumb();
     breadcrumb()->rank = run->rank;
+    placement_enter(run->placement, run->rank);
     run->status = run->body(thread_world_comm(run->world, run->rank), run->arg);
     if (run->status != OK) run->message = strdup(status_message());
     thread_world_leave(run->world, run->rank);
+    placement_leave(run->placement);
     *breadcrumb() = before;
 }
 
@@ -116,7 +122,14 @@ static const RankRun *first_failure(const RankRun *run_r, int n_ranks)
     return first;
 }
 
-Status world_run_threads(int n_ranks, Status (*body)(Comm *world, void *arg), void *arg)
+static int thread_share(int n_ranks)
+{
+    int share = n_ranks < 1 ? 0 : count_cpus(NULL) / n_ranks;
+    return share < 1 ? 1 : share;
+}
+
+static Status run_threads(int n_ranks, const Placement *placement,
+                          Status (*body)(Comm *world, void *arg), void *arg)
 {
     ThreadWorld *world;
     TRY(thread_world_create(&world, n_ranks));
@@ -125,10 +138,13 @@ Status world_run_threads(int n_ranks, Status (*body)(Comm *world, void *arg), vo
         thread_world_free(&world);
         return FAIL(ERR_MEMORY, "out of memory: %d thread ranks", n_ranks);
     }
-    int n_cpus = count_cpus(NULL) / n_ranks;
+    int n_cpus = thread_share(n_ranks);
     for (int r = 0; r < n_ranks; r++) {
-        thread_world_comm(world, r)->n_cpus = n_cpus > 1 ? n_cpus : 1;
-        run_r[r] = (RankRun){.world = world, .rank = r, .body = body, .arg = arg};
+        Comm *comm = thread_world_comm(world, r);
+        comm->n_cpus = n_cpus;
+        comm->placement = placement->text;
+        run_r[r] =
+            (RankRun){.world = world, .placement = placement, .rank = r, .body = body, .arg = arg};
     }
 
     int n_started = 1; /* rank 0 is this thread */
@@ -149,6 +165,11 @@ Status world_run_threads(int n_ranks, Status (*body)(Comm *world, void *arg), vo
     free(run_r);
     thread_world_free(&world);
     return status;
+}
+
+Status world_run_threads(int n_ranks, Status (*body)(Comm *world, void *arg), void *arg)
+{
+    return run_threads(n_ranks, &(Placement){0}, body, arg);
 }
 
 /* ---- processes ----------------------------------------------------------------------------------- */
@@ -210,13 +231,32 @@ Status world_open(World *out)
     return share_cpus(out);
 }
 
-Status world_run(const World *world, int n_ranks, Status (*body)(Comm *comm, void *arg), void *arg)
+static Status run_process(const World *world, const Placement *placement,
+                          Status (*body)(Comm *comm, void *arg), void *arg)
 {
-    if (!world->launched) return world_run_threads(n_ranks, body, arg);
-    if (n_ranks != world->size)
+    world->comm->placement = placement->text;
+    placement_enter(placement, world->here);
+    Status status = body(world->comm, arg);
+    placement_leave(placement);
+    world->comm->placement = NULL;
+    return status;
+}
+
+Status world_run(const World *world, int n_ranks, int n_threads,
+                 Status (*body)(Comm *comm, void *arg), void *arg)
+{
+    bool launched = world->launched;
+    if (launched && n_ranks != world->size)
         return FAIL(ERR_USAGE, "%d ranks are needed, but %d processes were started", n_ranks,
                     world->size);
-    return body(world->comm, arg);
+    if (n_threads < 1) n_threads = launched ? world->n_cpus : thread_share(n_ranks);
+    Placement placement;
+    placement_find(&placement, launched ? world->n_here : n_ranks, n_threads, count_cpus(NULL),
+                   world->bound);
+    Status status = launched ? run_process(world, &placement, body, arg)
+                             : run_threads(n_ranks, &placement, body, arg);
+    placement_free(&placement);
+    return status;
 }
 
 Status world_all_ok(const World *world, Status own)

@@ -18,9 +18,11 @@
 
 typedef struct World {
     bool launched;
-    int rank, size; /* of the processes: 0 of 1 when alone */
-    int n_cpus;     /* this process' share of its machine's processors, at least 1 */
-    Comm *comm;     /* of the processes, lent; NULL when alone */
+    int rank, size;   /* of the processes: 0 of 1 when alone */
+    int n_cpus;       /* this process' share of its machine's processors, at least 1 */
+    int here, n_here; /* this process among those on its machine; 0 of 0 when alone */
+    bool bound;       /* those may use other processors each: the launcher has placed them */
+    Comm *comm;       /* of the processes, lent; NULL when alone */
     struct MpiWorld *mpi;
     bool all_left;
 } World;
@@ -36,12 +38,13 @@ Status world_open(World *out) MUST_USE;
 
 /**
  * Run body(comm, arg) once on each of n_ranks ranks. Alone: world_run_threads. Launched: the processes
- * are the ranks, this process runs its own, and the status is its own.
+ * are the ranks, this process runs its own, and the status is its own. Meanwhile each rank is placed on
+ * processors of its own where n_threads threads of each (< 1: n_cpus) come to all (comm/placement.h).
  *
  * Collective: over the processes. Errors: ERR_USAGE if launched and n_ranks is not their number.
  */
-Status world_run(const World *world, int n_ranks, Status (*body)(Comm *comm, void *arg),
-                 void *arg) MUST_USE;
+Status world_run(const World *world, int n_ranks, int n_threads,
+                 Status (*body)(Comm *comm, void *arg), void *arg) MUST_USE;
 
 /**
  * After local work: OK on a process once it is OK on all. A process with an error does not wait for the
@@ -67,7 +70,7 @@ void world_close(World *world, Status status);
 /**
  * Run body(world, arg) once on each of n_ranks threads, rank 0 on the calling one, and wait for all.
  *
- * Each rank has its breadcrumb()->rank set and a stack of 16 MiB. A rank whose body returns answers no
+ * They are not placed. Each rank has its breadcrumb()->rank set and a stack of 16 MiB. A rank whose body returns answers no
  * more, so a failing one cannot leave the others waiting (see comm.h, Failure).
  *
  * Errors: OK if all are OK; else status and message of the lowest rank with an error of its own

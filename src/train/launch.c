@@ -14,7 +14,7 @@ static Status train_body(Comm *world, void *arg)
 Status launch_train(const World *world, const TrainPlan *plan)
 {
     TrainPlan own = *plan;
-    return world_run(world, n_ranks(plan->config), train_body, &own);
+    return world_run(world, n_ranks(plan->config), plan->config->train.threads, train_body, &own);
 }
 
 static Status probe_body(Comm *world, void *arg)
@@ -25,7 +25,7 @@ static Status probe_body(Comm *world, void *arg)
 Status launch_probe(const World *world, const ProbePlan *plan)
 {
     ProbePlan own = *plan;
-    return world_run(world, n_ranks(plan->config), probe_body, &own);
+    return world_run(world, n_ranks(plan->config), plan->config->train.threads, probe_body, &own);
 }
 
 typedef struct EvalJob {
@@ -57,7 +57,7 @@ static Status eval_body(Comm *world, void *arg)
 Status launch_eval(const World *world, EvalResult *out, const EvalPlan *plan)
 {
     EvalJob job = {*plan, out};
-    return world_run(world, n_ranks(plan->config), eval_body, &job);
+    return world_run(world, n_ranks(plan->config), plan->config->train.threads, eval_body, &job);
 }
 
 static Status solo_body(Comm *world, void *arg)

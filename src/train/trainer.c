@@ -355,6 +355,7 @@ static Status describe(Trainer *t)
              e->model->family->model_type, (long long)n_params, (long long)e->model->n_layers,
              split.text, t->world->size, e->be.n_threads, e->be.name, t->config->parallel.schedule,
              (long long)t->plan->n_steps, (long long)t->config->train.global_batch_size);
+    if (t->world->placement && *t->world->placement) log_line(&t->log, "%s", t->world->placement);
     show_mesh(t);
     const IntList *profiled = &t->config->train.profile_steps;
     for (int i = 0; i < profiled->n; i++)
