@@ -132,7 +132,7 @@ static Status apply_templates(const Tokenizer *tokenizer, int64_t from, TokenBuf
     for (int i = 0; i < tokenizer->n_templates; i++) {
         const Template *template = &tokenizer->template[i];
         spare->n = 0;
-        TRY(token_buffer_append(spare, out->id + from, out->n - from));
+        if (out->n > from) TRY(token_buffer_append(spare, out->id + from, out->n - from));
         out->n = from;
         for (int j = 0; j < template->n; j++) {
             const TemplateItem *item = &template->item[j];
