@@ -37,6 +37,7 @@ struct Saver {
     Arena arena; /* its names and lists */
     TrainState state;
     const char *dir, *temporary;
+    bool named; /* on rank 0: the folder is complete and has its name */
     HfWriter *writer[N_KINDS];
 };
 
@@ -58,6 +59,7 @@ static Status create_param(Saver *s, Param **out, const Param *from)
     p->kept = p->own;
     Tensor *part[N_KINDS] = {&p->master, &p->moment[0], &p->moment[1]};
     for (int k = 0; k < s->n_kinds; k++) {
+        if (tensor_is_null(*part[k])) continue;
         *part[k] = param_own(from, kinds[k].what);
         s->copy_bytes += (int64_t)tensor_bytes(*part[k]);
         TRY(arena_alloc(arena, &part[k]->data, (size_t)tensor_size(*part[k]),
@@ -80,6 +82,7 @@ static void fill_copy(Saver *s)
     for (int i = 0; i < s->set.n; i++) {
         const Param *from = s->engine->set.at[i];
         for (int k = 0; k < s->n_kinds && is_copied(from); k++) {
+            if (tensor_is_null(param_tensor(from, kinds[k].what))) continue;
             Tensor own = param_own(from, kinds[k].what);
             if (tensor_size(own))
                 memcpy(param_own(s->set.at[i], kinds[k].what).data, own.data, tensor_bytes(own));
@@ -100,6 +103,7 @@ static Status open_save(Saver *s, const TrainState *state)
 {
     arena_reset(&s->arena);
     s->state = *state;
+    s->named = false;
     s->dir = path_join(&s->arena, s->parent, step_name(&s->arena, state->step));
     s->temporary = folder_temporary(s->dir, &s->arena);
     memset(s->writer, 0, sizeof s->writer);
@@ -156,6 +160,7 @@ static Status complete(void *arg)
     Saver *s = arg;
     TRY(fill_folder(s));
     TRY(folder_end(s->dir, &s->arena));
+    s->named = true;
     const char *name = text_format(&s->arena, "%s\n", step_name(&s->arena, s->state.step));
     TRY(file_write_atomic(path_join(&s->arena, s->parent, CHECKPOINT_LATEST), name, strlen(name)));
     return folder_prune(s->parent, s->engine->config->checkpoint.keep, s->state.step, &s->arena);
@@ -167,10 +172,12 @@ static Status end_save(Saver *s, Status status)
 {
     bool first = s->world->rank == 0;
     s->phase = SAVE_NONE;
-    if (status == OK) {
-        if (first) log_line(s->log, "saved %s", s->dir);
-        return engine_set_side_files(s->engine, s->dir); /* what they came from may be gone */
+    if (s->named) { /* what side files came from may be gone */
+        log_line(s->log, "saved %s", s->dir);
+        Status own = engine_set_side_files(s->engine, s->dir);
+        if (status == OK) status = own;
     }
+    if (status == OK) return OK;
     for (int k = 0; k < s->n_kinds; k++) hf_writer_abort(s->writer[k]);
     if (first) folder_drop(s->dir, &s->arena);
     return status;
@@ -223,23 +230,22 @@ static Status create_local(Saver *s)
     Engine *e = s->engine;
     const CheckpointSection *config = &e->config->checkpoint;
     s->set = e->set;
-    if (config->async && config->interval > 0)
-        TRY(create_copy(s)); /* the last save is waited for */
     s->parent = path_join(&e->arena, e->config->train.output, "checkpoints");
-    return open_save(s,
-                     &(TrainState){0}); /* for its size, and so that the lists have their memory */
+    /* Without an interval there is the last save alone, which is waited for. */
+    if (config->async && config->interval > 0) TRY(create_copy(s));
+    /* For a checkpoint's size, and so that the lists have their memory. */
+    return open_save(s, &(TrainState){0});
 }
 
 Status saver_create(Saver **out, Engine *e, Log *log)
 {
-    Saver *s = calloc(1, sizeof *s);
+    Saver *s = *out = calloc(1, sizeof *s);
     TRY(comm_agree(e->mesh->world, s ? OK : FAIL(ERR_MEMORY, "out of memory: saving")));
     s->engine = e;
     s->world = e->mesh->world;
     s->log = log;
     s->n_kinds = e->config->optimizer.type == OPTIMIZER_ADAMW ? N_KINDS : 1;
     arena_init(&s->arena, "save");
-    *out = s;
     for (int k = 1; k < s->n_kinds; k++)
         TRY(engine_present(&s->present[k], e, kinds[k].what, &e->arena));
     return comm_agree(s->world, create_local(s));
