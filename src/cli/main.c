@@ -126,7 +126,11 @@ static void fill_closed_streams(void)
 static void wait_without_spinning(char **argv)
 {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
-    if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1); /* ps and pkill show its name */
+    if (n <= 0) return;
+    path[n] = '\0';
+    if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv(path, argv);
 }
 
 int main(int argc, char **argv)
