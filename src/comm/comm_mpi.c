@@ -2,13 +2,15 @@
 
 #include "base/clock.h"
 
+#include <fcntl.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-enum { TAG_ENVELOPE = 0, N_TAGS = 32767, PIECE_BYTES = 1 << 30 };
+enum { TAG_ENVELOPE = 0, N_TAGS = 32767, PIECE_BYTES = 1 << 30, N_FILES = 1024 };
 
 /* Announces a message, or says of its sender that it left or that nothing moves any more. */
 typedef struct Envelope {
@@ -56,7 +58,9 @@ struct MpiWorld {
     MPI_Request listening;
     int n_left;
     bool leaving, hangs;
-    Envelope farewell; /* an end, or a hang */
+    bool inherited[N_FILES]; /* files that were open before MPI began */
+    int exit_code;           /* once it is freed */
+    Envelope farewell;       /* an end, or a hang */
     MPI_Request *farewell_r;
     Queue dropped; /* messages that nobody will ask for, on their way into memory of ours */
     Node *pool;
@@ -396,6 +400,8 @@ Status mpi_world_create(MpiWorld **out)
 {
     *out = NULL;
     keep_to_shared_memory();
+    bool inherited[N_FILES];
+    for (int fd = 0; fd < N_FILES; fd++) inherited[fd] = fcntl(fd, F_GETFD) >= 0;
     int threads = 0;
     int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &threads);
     if (error != MPI_SUCCESS) return mpi_error(error, "MPI_Init_thread");
@@ -406,6 +412,7 @@ Status mpi_world_create(MpiWorld **out)
     if (!w) return FAIL(ERR_MEMORY, "out of memory: MPI ranks");
     w->piece_bytes = PIECE_BYTES;
     w->n_tags = N_TAGS;
+    memcpy(w->inherited, inherited, sizeof inherited);
     w->comm = (Comm){.name = "mpi",
                      .isend = mpi_isend,
                      .irecv = mpi_irecv,
@@ -478,11 +485,29 @@ bool mpi_world_has_left(const MpiWorld *w, int rank, Status *status)
     return w->peer_r[rank].left;
 }
 
-/* All is said and done when MPI_Finalize is called: it may not keep a run from ending. */
-static void *end_anyway(void *exit_code)
+/* Ends the network connections that MPI made; the launcher's come from our parent and are not ours to end. */
+static void hang_up(const MpiWorld *w)
 {
-    sleep(3);
-    _exit((int)(intptr_t)exit_code);
+    for (int fd = 0; fd < N_FILES; fd++) {
+        struct sockaddr_storage own;
+        socklen_t size = sizeof own;
+        if (!w->inherited[fd] && getsockname(fd, (struct sockaddr *)&own, &size) == 0 &&
+            own.ss_family != AF_UNIX)
+            shutdown(fd, SHUT_RDWR);
+    }
+}
+
+/*
+ * All is said and done when MPI_Finalize is called: it may not keep a run from ending. Over TCP, UCX below MPICH now and then
+ * waits there for an answer of a process that already waits for all and answers no more: the end of the connection will do.
+ */
+static void *end_anyway(void *world)
+{
+    const MpiWorld *w = world;
+    sleep(1);
+    hang_up(w);
+    sleep(2);
+    _exit(w->exit_code);
 }
 
 void mpi_world_free(MpiWorld **out, int exit_code)
@@ -498,12 +523,13 @@ void mpi_world_free(MpiWorld **out, int exit_code)
     }
     free(w->peer_r);
     free(w->farewell_r);
-    free(w);
+    w->exit_code = exit_code;
     pthread_t watch;
-    bool watched = pthread_create(&watch, NULL, end_anyway, (void *)(intptr_t)exit_code) == 0;
+    bool watched = pthread_create(&watch, NULL, end_anyway, w) == 0;
     MPI_Finalize();
     /* What comes after may take longer: LeakSanitizer's search. */
     if (watched && pthread_cancel(watch) == 0) pthread_join(watch, NULL);
+    free(w);
     die_hook(NULL);
 }
 

@@ -40,7 +40,10 @@ void mpi_world_leave(MpiWorld *world, Status status);
 bool mpi_world_all_left(MpiWorld *world, double seconds);
 /** Whether the rank is known to have left; its status then. */
 bool mpi_world_has_left(const MpiWorld *world, int rank, Status *status);
-/** MPI_Finalize, after all left. Ends the process with this exit code if that takes more than 3 seconds. */
+/**
+ * MPI_Finalize, after all left. If that takes more than a second, its network connections are ended; after 3 the process, with
+ * this exit code.
+ */
 void mpi_world_free(MpiWorld **world, int exit_code);
 /** End all processes at once with this exit code (MPI_Abort). */
 _Noreturn void mpi_world_abort(int exit_code);
