@@ -63,9 +63,9 @@ static void paths__a_run_is_the_same_on_every_layout(void **state)
                 const char *path = kernel_path_name((KernelPath)p);
                 snprintf(first, sizeof first, "%s-%s-0", path, dtypes[d]);
                 snprintf(name, sizeof name, "%s-%s-%zu", path, dtypes[d], i);
-                bool ok =
-                    run_on(folder, name, path, 3, dtypes[d], &layouts[i], false) &&
-                    (i == 0 || same_run(path_in(folder, "%s", name), path_in(folder, first), 3));
+                bool ok = run_on(folder, name, path, 3, dtypes[d], &layouts[i], false) &&
+                          (i == 0 ||
+                           same_run(path_in(folder, "%s", name), path_in(folder, "%s", first), 3));
                 if (!ok) fprintf(stderr, "  %s\n", name);
                 failed += !ok;
             }
