@@ -301,26 +301,30 @@ static double median_step(const char *out)
     return seconds[n / 2];
 }
 
-/* Where waiting ranks spin, eight on two processors take a hundred times as long. */
+static double step_of_ranks(int n_ranks, int turn)
+{
+    Arguments args = {0};
+    char out[32];
+    snprintf(out, sizeof out, "crowd-%d-%d", n_ranks, turn);
+    add_launch(&args, n_ranks, SW_PROGRAM);
+    add_train(&args, n_ranks, 7, out);
+    add_set(&args, "train.threads=1");
+    launch_ends(&args, folder, 0, NULL);
+    return median_step(out);
+}
+
+/* Where waiting ranks spin, eight on two processors take a hundred times as long. Other work may spoil a turn or two. */
 static void launched__more_ranks_than_processors_do_not_crawl(void **state)
 {
     (void)state;
     NEEDS_MPI;
     write_config();
-    Arguments args = {0};
-    static const int n_ranks[] = {2, 8};
-    double seconds[2];
-    for (int i = 0; i < 2; i++) {
-        char out[32];
-        snprintf(out, sizeof out, "crowd-%d", n_ranks[i]);
-        add_launch(&args, n_ranks[i], SW_PROGRAM);
-        add_train(&args, n_ranks[i], 7, out);
-        add_set(&args, "train.threads=1");
-        launch_ends(&args, folder, 0, NULL);
-        seconds[i] = median_step(out);
+    double two = 0, eight = 1;
+    for (int turn = 0; turn < 3 && eight > 10 * two + 0.1; turn++) {
+        two = step_of_ranks(2, turn);
+        eight = step_of_ranks(8, turn);
     }
-    if (seconds[1] > 10 * seconds[0] + 0.1)
-        fail_msg("a step takes %g s on 8 ranks, %g s on 2", seconds[1], seconds[0]);
+    if (eight > 10 * two + 0.1) fail_msg("a step takes %g s on 8 ranks, %g s on 2", eight, two);
 }
 
 static void launched__a_killed_rank_ends_all(void **state)
