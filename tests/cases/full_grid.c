@@ -42,8 +42,10 @@ static void grid__holds_everywhere(void **state)
         failed = grid_check(folder, points, n);
         if (failed) break;
         done = end;
-        write_text(path, path_in("", "%d of %d\n", done, GRID_POINTS) + 1);
-        printf("  %d of %d\n", done, GRID_POINTS);
+        char text[64];
+        snprintf(text, sizeof text, "%d of %d\n", done, GRID_POINTS);
+        write_text(path, text);
+        printf("  %s", text);
         fflush(stdout);
     }
     folder_remove(folder);
