@@ -272,8 +272,10 @@ static void faults__message_between_processes(void **state)
     clear("out");
 }
 
-int main(void)
+/* An argument chooses tests by pattern: "*__train". */
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(faults__train),
         cmocka_unit_test(faults__train_on_text),
