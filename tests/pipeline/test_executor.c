@@ -3,20 +3,14 @@
  * toy: y = w x + 0.1 (stage + 1), dx = w dy + 0.01 x. Freed slots are filled with NaN, so memory used
  * too long or too early shows in the numbers.
  */
+#include "schedule_test.h"
+
 #include "base/clock.h"
 #include "base/rng.h"
 #include "comm/world.h"
-#include "hand_written.h"
 #include "pipeline/timeline.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { D = 3, T_MAX = 64, STAGES_MAX = 16, MB_MAX = 16 };
 
@@ -166,11 +160,11 @@ static Toy toy_new(int stage, const Schedule *s, Memory *memory)
                  .memory = memory};
 }
 
-static Memory memory_new(Slots n, Arena *arena)
+static Memory memory_new(Slots n, Arena *own)
 {
-    return (Memory){.f_to_i = ARENA_NEW(arena, Buffer, n.f_to_i + 1),
-                    .f_to_w = ARENA_NEW(arena, Buffer, n.f_to_w + 1),
-                    .i_to_w = ARENA_NEW(arena, Buffer, n.i_to_w + 1),
+    return (Memory){.f_to_i = ARENA_NEW(own, Buffer, n.f_to_i + 1),
+                    .f_to_w = ARENA_NEW(own, Buffer, n.f_to_w + 1),
+                    .i_to_w = ARENA_NEW(own, Buffer, n.i_to_w + 1),
                     .n = n};
 }
 
@@ -242,10 +236,10 @@ static Status rank_body(Comm *world, void *arg)
 {
     Job *job = arg;
     const Schedule *s = job->s;
-    Arena arena;
-    arena_init(&arena, "rank");
-    Memory memory = memory_new(s->n_slots[world->rank], &arena);
-    StageRef *stages = ARENA_NEW(&arena, StageRef, s->n_stages);
+    Arena own;
+    arena_init(&own, "rank");
+    Memory memory = memory_new(s->n_slots[world->rank], &own);
+    StageRef *stages = ARENA_NEW(&own, StageRef, s->n_stages);
     for (int stage = 0; stage < s->n_stages; stage++) {
         if (s->rank_of_stage[stage] != world->rank) continue;
         job->toy[stage] = toy_new(stage, s, &memory);
@@ -254,15 +248,15 @@ static Status rank_body(Comm *world, void *arg)
         stages[stage] = (StageRef){&toy_ops, &job->toy[stage]};
     }
     Pipeline *pipeline;
-    TRY(pipeline_create(&pipeline, s, world, stages, &arena));
+    TRY(pipeline_create(&pipeline, s, world, stages, &own));
     MicroBatch mb[MB_MAX], *pointer[MB_MAX];
-    int32_t(*id)[T_MAX] = arena_take(&arena, MB_MAX * sizeof *id);
+    int32_t(*id)[T_MAX] = arena_take(&own, MB_MAX * sizeof *id);
     int growths = 0;
     for (int step = 0; step < N_STEPS; step++) {
         make_rows(mb, id, s->n_mb, step);
         for (int i = 0; i < s->n_mb; i++) pointer[i] = &mb[i];
         pipeline_step(pipeline, pointer, job->mode);
-        if (step == N_STEPS - 1) growths = arena.growths + pipeline->send.growths;
+        if (step == N_STEPS - 1) growths = own.growths + pipeline->send.growths;
     }
     /* Once more the same: nothing may be allocated. */
     Toy kept[STAGES_MAX];
@@ -270,10 +264,10 @@ static Status rank_body(Comm *world, void *arg)
     Status status = comm_barrier(world);
     pipeline->watch_messages = true;
     pipeline_step(pipeline, pointer, job->mode);
-    if (arena.growths + pipeline->send.growths != growths)
+    if (own.growths + pipeline->send.growths != growths)
         status = FAIL(ERR_FAILED, "rank %d: a step that was seen before allocates", world->rank);
     ScheduleReport report;
-    TRY(timeline_gather(&report, pipeline, &arena));
+    TRY(timeline_gather(&report, pipeline, &own));
     if (world->rank == 0) {
         TRY(check_timeline(&report, s));
         job->bubble = report.bubble;
@@ -283,7 +277,7 @@ static Status rank_body(Comm *world, void *arg)
     for (int stage = 0; stage < s->n_stages; stage++)
         if (s->rank_of_stage[stage] == world->rank) job->toy[stage] = kept[stage];
     pipeline_free(&pipeline);
-    arena_free(&arena);
+    arena_free(&own);
     return status;
 }
 
@@ -291,15 +285,15 @@ static Status rank_body(Comm *world, void *arg)
 static void run_alone(const Schedule *s, ForwardMode mode, Toy *toy)
 {
     static const Slots zero = {0, 0, 0, 0};
-    Arena arena;
-    arena_init(&arena, "alone");
-    Memory *memory = ARENA_NEW(&arena, Memory, s->n_stages);
+    Arena own;
+    arena_init(&own, "alone");
+    Memory *memory = ARENA_NEW(&own, Memory, s->n_stages);
     for (int stage = 0; stage < s->n_stages; stage++) {
-        memory[stage] = memory_new(zero, &arena);
+        memory[stage] = memory_new(zero, &own);
         toy[stage] = toy_new(stage, s, &memory[stage]);
     }
     MicroBatch mb[MB_MAX];
-    int32_t(*id)[T_MAX] = arena_take(&arena, MB_MAX * sizeof *id);
+    int32_t(*id)[T_MAX] = arena_take(&own, MB_MAX * sizeof *id);
     int last = s->n_stages - 1;
     for (int step = 0; step < N_STEPS; step++) {
         make_rows(mb, id, s->n_mb, step);
@@ -322,7 +316,7 @@ static void run_alone(const Schedule *s, ForwardMode mode, Toy *toy)
             }
         }
     }
-    arena_free(&arena);
+    arena_free(&own);
 }
 
 static void compare(const Schedule *s, ForwardMode mode, bool delays)
@@ -343,37 +337,6 @@ static void compare(const Schedule *s, ForwardMode mode, bool delays)
     }
 }
 
-static Arena arena;
-
-static int reset(void **state)
-{
-    (void)state;
-    arena_free(&arena);
-    arena_init(&arena, "test");
-    return 0;
-}
-
-static void ok(Status status)
-{
-    if (status != OK) fail_msg("status %d: %s", status, status_message());
-}
-
-static Schedule *build(const char *name, int p, int m)
-{
-    Schedule *s = NULL;
-    ok(schedule_build(&s, &(ScheduleRequest){name, p, m, 0}, &arena));
-    return s;
-}
-
-static Schedule *hand(const char *name, Hand h,
-                      void (*order)(const Hand *h, int rank, ActionList *out))
-{
-    Schedule *s = NULL;
-    ok(hand_make(&s, name, h, order, &arena));
-    ok(hand_complete(s, &arena));
-    return s;
-}
-
 static void pipeline_step__equals_one_process_bit_for_bit(void **state)
 {
     (void)state;
@@ -390,20 +353,19 @@ static void pipeline_step__runs_split_backward_and_several_stages_per_rank(void 
 {
     (void)state;
     for (int m = 1; m <= 8; m += 7) {
-        compare(hand("zb_h1", (Hand){3, m, 1, false}, hand_zb_h1), FORWARD_TRAIN, true);
-        compare(hand("zbv", (Hand){1, m, 2, true}, hand_zbv), FORWARD_TRAIN, true);
-        compare(hand("zbv", (Hand){2, m, 2, true}, hand_zbv), FORWARD_TRAIN, true);
-        compare(hand("zbv", (Hand){4, m, 2, true}, hand_zbv), FORWARD_TRAIN, true);
+        compare(build("zb_h1", 3, m), FORWARD_TRAIN, true);
+        compare(build("zbv", 1, m), FORWARD_TRAIN, true);
+        compare(build("zbv", 2, m), FORWARD_TRAIN, true);
+        compare(build("zbv", 4, m), FORWARD_TRAIN, true);
     }
-    compare(hand("interleaved", (Hand){2, 8, 3, false}, hand_interleaved), FORWARD_TRAIN, true);
-    compare(hand("interleaved", (Hand){4, 8, 2, false}, hand_interleaved), FORWARD_TRAIN, true);
+    compare(build_virtual("interleaved", 2, 8, 3), FORWARD_TRAIN, true);
+    compare(build_virtual("interleaved", 4, 8, 2), FORWARD_TRAIN, true);
 }
 
 static void pipeline_step__runs_forward_alone(void **state)
 {
     (void)state;
-    Schedule *like[] = {build("1f1b", 1, 1), build("1f1b", 4, 2),
-                        hand("zbv", (Hand){2, 4, 2, true}, hand_zbv)};
+    Schedule *like[] = {build("1f1b", 1, 1), build("1f1b", 4, 2), build("zbv", 2, 4)};
     for (size_t k = 0; k < 3; k++)
         for (int m = 1; m <= 9; m += 4) {
             Schedule *s = NULL;
@@ -452,15 +414,11 @@ static void pipeline_create__refuses_missing_ranks_and_stages(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(pipeline_step__equals_one_process_bit_for_bit, reset,
-                                        reset),
-        cmocka_unit_test_setup_teardown(
-            pipeline_step__runs_split_backward_and_several_stages_per_rank, reset, reset),
-        cmocka_unit_test_setup_teardown(pipeline_step__runs_forward_alone, reset, reset),
-        cmocka_unit_test_setup_teardown(pipeline_step__measures_the_bubble_of_the_schedule, reset,
-                                        reset),
-        cmocka_unit_test_setup_teardown(pipeline_create__refuses_missing_ranks_and_stages, reset,
-                                        reset),
+        ARENA_TEST(pipeline_step__equals_one_process_bit_for_bit),
+        ARENA_TEST(pipeline_step__runs_split_backward_and_several_stages_per_rank),
+        ARENA_TEST(pipeline_step__runs_forward_alone),
+        ARENA_TEST(pipeline_step__measures_the_bubble_of_the_schedule),
+        ARENA_TEST(pipeline_create__refuses_missing_ranks_and_stages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,44 +1,5 @@
 /* Every named schedule against its numbers, its sequences, and a validator that shares nothing with the room. */
-#include "pipeline/schedule.h"
-#include "pipeline/schedule_text.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static Arena arena;
-
-static int reset(void **state)
-{
-    (void)state;
-    arena_free(&arena);
-    arena_init(&arena, "test");
-    return 0;
-}
-
-static void ok(Status status)
-{
-    if (status != OK) fail_msg("status %d: %s", status, status_message());
-}
-
-static Schedule *build(const char *name, int p, int m, int v)
-{
-    Schedule *s = NULL;
-    ok(schedule_build(&s, &(ScheduleRequest){name, p, m, v}, &arena));
-    return s;
-}
-
-static ScheduleReport simulate(const Schedule *s, double f, double i, double w, double comm)
-{
-    ScheduleReport report;
-    Costs costs = costs_uniform(s->n_stages, f, i, w, comm, &arena);
-    ok(schedule_simulate(&report, s, &costs, 1, &arena));
-    return report;
-}
+#include "schedule_test.h"
 
 static int least(int a, int b)
 {
@@ -53,7 +14,7 @@ typedef struct Numbers {
 
 static void expect(const char *name, int p, int m, int v, Numbers want)
 {
-    Schedule *s = build(name, p, m, v);
+    Schedule *s = build_virtual(name, p, m, v);
     ScheduleReport report = simulate(s, 1, 1, 1, 0);
     int most = 0;
     for (int r = 0; r < p; r++)
@@ -109,14 +70,14 @@ static void generators__meet_the_oracle_numbers(void **state)
     /* zbv has the least bubble from three halves of p on, but not before. */
     for (int p = 2; p <= 8; p++)
         for (int m = p; m <= 2 * p; m++) {
-            ScheduleReport report = simulate(build("zbv", p, m, 2), 1, 1, 1, 0);
+            ScheduleReport report = simulate(build("zbv", p, m), 1, 1, 1, 0);
             assert_int_equal(report.makespan == 6 * m + p - 1, m >= 3 * p / 2);
         }
 }
 
 static double bubble(const char *name, int v, double f, double i, double w)
 {
-    ScheduleReport report = simulate(build(name, 4, 8, v), f, i, w, 0);
+    ScheduleReport report = simulate(build_virtual(name, 4, 8, v), f, i, w, 0);
     return report.makespan - report.work;
 }
 
@@ -136,7 +97,7 @@ static void generators__without_bubble_on_a_rank_have_none(void **state)
     (void)state;
     for (int p = 1; p <= 8; p++)
         for (int k = 0; k < 2; k++) {
-            Schedule *s = build(k ? "zbv" : "zb_h2", p, 2 * p + 3, 0);
+            Schedule *s = build(k ? "zbv" : "zb_h2", p, 2 * p + 3);
             ScheduleReport report = simulate(s, 1, 1, 1, 0);
             for (int r = 0; r < p; r++) {
                 double first = report.makespan, last = 0;
@@ -154,7 +115,7 @@ static void generators__without_bubble_on_a_rank_have_none(void **state)
 
 static void expect_rank(const char *name, int p, int m, int rank, const char *want)
 {
-    Schedule *s = build(name, p, m, 0);
+    Schedule *s = build(name, p, m);
     char got[1024], text[ACTION_TEXT_MAX];
     size_t n = 0;
     for (int k = 0; k < s->list[rank].n; k++) {
@@ -180,22 +141,13 @@ static void generators__write_the_known_sequences(void **state)
                 "0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3F2 0B0 3B2 3F3 0B1 3B3 0I2 0W2 0I3 0W3");
 }
 
-static void same_order(const Schedule *a, const Schedule *b)
-{
-    assert_int_equal(a->n_stages, b->n_stages);
-    for (int r = 0; r < a->n_ranks; r++) {
-        assert_int_equal(a->list[r].n, b->list[r].n);
-        assert_memory_equal(a->list[r].at, b->list[r].at, (size_t)a->list[r].n * sizeof(Action));
-    }
-}
-
 static void generators__of_one_virtual_stage_are_the_plain_ones(void **state)
 {
     for (int p = 1; p <= 6; p++)
         for (int m = 1; m <= 9; m++, reset(state)) {
-            same_order(build("interleaved", p, m, 1), build("1f1b", p, m, 0));
-            same_order(build("zb1p", p, m, 1), build("zb_h1", p, m, 0));
-            same_order(build("looped_bfs", p, m, 0), build("gpipe", p, m, 0));
+            assert_same(build_virtual("interleaved", p, m, 1), build("1f1b", p, m));
+            assert_same(build_virtual("zb1p", p, m, 1), build("zb_h1", p, m));
+            assert_same(build("looped_bfs", p, m), build("gpipe", p, m));
         }
 }
 
@@ -320,15 +272,9 @@ static void same_through_csv(const Schedule *s)
     TextBuffer text;
     text_buffer_init(&text, &arena);
     schedule_print(&text, SCHEDULE_CSV, s, NULL);
-    Schedule *back = NULL;
-    ok(schedule_parse_csv(&back, text.text, text.length, "x.csv", &arena));
-    assert_int_equal(back->n_mb, s->n_mb);
-    assert_memory_equal(back->rank_of_stage, s->rank_of_stage,
-                        (size_t)s->n_stages * sizeof *s->rank_of_stage);
-    ok(schedule_add_comm(back, &arena));
-    ok(schedule_hoist_receives(back, &arena));
-    ok(schedule_assign_slots(back, &arena));
-    same_order(back, s);
+    Schedule *back = parse(text.text);
+    complete(back);
+    assert_same(back, s);
 }
 
 /* Microbatches in a group of interleaved and zb1p, by trying all. */
@@ -393,7 +339,7 @@ static const struct { const char *name; int v_min, v_max, m_per_p; InFlight *in_
 
 static void check_one(size_t kind, int p, int m, int v)
 {
-    Schedule *s = build(kinds[kind].name, p, m, v); /* proved by schedule_check */
+    Schedule *s = build_virtual(kinds[kind].name, p, m, v); /* proved by schedule_check */
     bool right = s->ascending && s->n_stages == p * v && ascends(s) && comes_to_its_end(s);
     if (!right) fail_msg("%s p=%d m=%d v=%d: order", kinds[kind].name, p, m, v);
     ScheduleReport report = simulate(s, 1, 1, 1, 0);
@@ -441,8 +387,8 @@ static void generators__refuse_what_does_not_fit(void **state)
                 fail_msg("%s lacks %s", status_message(), bad[k].words[w]);
     }
     /* No number given: the fewest it takes. */
-    assert_int_equal(build("dualpipev", 3, 0, 0)->n_mb, 6);
-    assert_int_equal(build("zbv", 3, 0, 0)->n_mb, 1);
+    assert_int_equal(build("dualpipev", 3, 0)->n_mb, 6);
+    assert_int_equal(build("zbv", 3, 0)->n_mb, 1);
 }
 
 /* What a rank holds does not grow with the number of microbatches, nor do its buffers of messages. */
@@ -452,8 +398,7 @@ static void generators__keep_slots_bounded(void **state)
                                           "zbv",  "vhalf",       "vmin",  "dualpipev"};
     for (size_t k = 0; k < sizeof bounded / sizeof bounded[0]; k++)
         for (int p = 1; p <= 8; p++, reset(state)) {
-            Schedule *some = build(bounded[k], p, 4 * p, 0),
-                     *many = build(bounded[k], p, 32 * p, 0);
+            Schedule *some = build(bounded[k], p, 4 * p), *many = build(bounded[k], p, 32 * p);
             for (int r = 0; r < p; r++)
                 for (int kind = 0; kind < SLOT_COUNT; kind++) {
                     int n = *slots_field(&some->n_slots[r], (SlotKind)kind);
@@ -468,17 +413,14 @@ static void generators__keep_slots_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(generators__meet_the_oracle_numbers, reset, reset),
-        cmocka_unit_test_setup_teardown(generators__meet_the_oracle_numbers_of_other_costs, reset,
-                                        reset),
-        cmocka_unit_test_setup_teardown(generators__without_bubble_on_a_rank_have_none, reset,
-                                        reset),
-        cmocka_unit_test_setup_teardown(generators__write_the_known_sequences, reset, reset),
-        cmocka_unit_test_setup_teardown(generators__of_one_virtual_stage_are_the_plain_ones, reset,
-                                        reset),
-        cmocka_unit_test_setup_teardown(generators__are_right_for_all_sizes, reset, reset),
-        cmocka_unit_test_setup_teardown(generators__refuse_what_does_not_fit, reset, reset),
-        cmocka_unit_test_setup_teardown(generators__keep_slots_bounded, reset, reset),
+        ARENA_TEST(generators__meet_the_oracle_numbers),
+        ARENA_TEST(generators__meet_the_oracle_numbers_of_other_costs),
+        ARENA_TEST(generators__without_bubble_on_a_rank_have_none),
+        ARENA_TEST(generators__write_the_known_sequences),
+        ARENA_TEST(generators__of_one_virtual_stage_are_the_plain_ones),
+        ARENA_TEST(generators__are_right_for_all_sizes),
+        ARENA_TEST(generators__refuse_what_does_not_fit),
+        ARENA_TEST(generators__keep_slots_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

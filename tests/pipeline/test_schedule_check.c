@@ -1,42 +1,11 @@
 /* Each way in which a schedule can be wrong is refused, with its place. */
+#include "schedule_test.h"
+
 #include "base/rng.h"
-#include "hand_written.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static Arena arena;
-
-static int reset(void **state)
-{
-    (void)state;
-    arena_free(&arena);
-    arena_init(&arena, "test");
-    return 0;
-}
-
-static void ok(Status status)
-{
-    if (status != OK) fail_msg("status %d: %s", status, status_message());
-}
 
 static void refused(const Schedule *s, const char *part)
 {
-    Status status = schedule_check(s, NULL, &arena);
-    if (status == OK) fail_msg("accepted; expected: %s", part);
-    assert_int_equal(status, ERR_FORMAT);
-    if (!strstr(status_message(), part)) fail_msg("\"%s\" lacks \"%s\"", status_message(), part);
-}
-
-static Schedule *build(const char *name, int p, int m)
-{
-    Schedule *s = NULL;
-    ok(schedule_build(&s, &(ScheduleRequest){name, p, m, 0}, &arena));
-    return s;
+    assert_refused(schedule_check(s, NULL, &arena), ERR_FORMAT, part);
 }
 
 /* Compute actions of one stage per rank, from words such as "0F0 0B0"; one text per rank. */
@@ -175,7 +144,7 @@ static void schedule_check__refuses_wrong_messages(void **state)
     s->has_comm = false;
     refused(s, "a message in a list of compute actions");
     s = WRITTEN(1, 2, 1, "0F0 1F0 1B0 0B0");
-    ok(hand_complete(s, &arena));
+    complete(s);
     s->list[0].at[0].kind = ACT_SEND_F;
     refused(s, "same rank");
     s = build("gpipe", 2, 1);
@@ -187,9 +156,7 @@ static void schedule_check__refuses_slots_in_use(void **state)
 {
     (void)state;
     for (int kind = 0; kind < SLOT_COUNT; kind++) {
-        Schedule *s = NULL;
-        ok(hand_make(&s, "zb_h1", (Hand){3, 6, 1, false}, hand_zb_h1, &arena));
-        ok(hand_complete(s, &arena));
+        Schedule *s = build("zb_h1", 3, 6);
         /* Whoever used another slot of this kind now uses slot 0. */
         for (int k = 0; k < s->list[1].n; k++)
             *slots_field(&s->list[1].at[k].at, (SlotKind)kind) = 0;
@@ -217,14 +184,12 @@ static void schedule_check__refuses_slots_in_use(void **state)
 
 static void schedule_check__refuses_every_dropped_doubled_or_misplaced_action(void **state)
 {
-    for (int variant = 0; variant < 3; variant++) {
-        Schedule *s = NULL;
-        if (variant == 0) s = build("1f1b", 3, 4);
-        if (variant == 1) s = build("gpipe", 2, 3);
-        if (variant == 2) {
-            ok(hand_make(&s, "zbv", (Hand){2, 4, 2, true}, hand_zbv, &arena));
-            ok(hand_complete(s, &arena));
-        }
+    static const struct {
+        const char *name;
+        int p, m;
+    } rows[] = {{"1f1b", 3, 4}, {"gpipe", 2, 3}, {"zbv", 2, 4}};
+    for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
+        Schedule *s = build(rows[row].name, rows[row].p, rows[row].m);
         for (int r = 0; r < s->n_ranks; r++)
             for (int k = 0; k < s->list[r].n; k++) {
                 ActionList kept = s->list[r], other = s->list[(r + 1) % s->n_ranks];
@@ -258,14 +223,8 @@ static void schedule_check__survives_random_damage(void **state)
     uint64_t key = rng_key(1, "damage"), counter = 0;
     int n_accepted = 0;
     for (int trial = 0; trial < 3000; trial++) {
-        Schedule *s = NULL;
-        if (trial % 2) {
-            s = build("1f1b", 1 + trial / 2 % 4, 1 + trial / 8 % 5);
-        } else {
-            ok(hand_make(&s, "zbv", (Hand){1 + trial / 2 % 3, 1 + trial / 6 % 5, 2, true}, hand_zbv,
-                         &arena));
-            ok(hand_complete(s, &arena));
-        }
+        Schedule *s = trial % 2 ? build("1f1b", 1 + trial / 2 % 4, 1 + trial / 8 % 5)
+                                : build("zbv", 1 + trial / 2 % 3, 1 + trial / 6 % 5);
 #define PICK(n) (int)(rng_bits(key, counter++) % (uint64_t)(n))
         ActionList *list = &s->list[PICK(s->n_ranks)];
         for (int n = 1 + PICK(3); n > 0; n--) {
@@ -286,9 +245,7 @@ static void schedule_check__survives_random_damage(void **state)
 #undef PICK
         if (schedule_check(s, NULL, &arena) == OK) {
             n_accepted++;
-            ScheduleReport report;
-            Costs costs = costs_uniform(s->n_stages, 1, 1, 1, 0, &arena);
-            ok(schedule_simulate(&report, s, &costs, 1, &arena));
+            simulate(s, 1, 1, 1, 0);
         }
         reset(state);
     }
@@ -299,15 +256,13 @@ static void schedule_check__survives_random_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(schedule_check__refuses_wrong_orders, reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_check__reports_descending_orders, reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_check__wants_each_stage_summed_once_and_last,
-                                        reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_check__refuses_wrong_messages, reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_check__refuses_slots_in_use, reset, reset),
-        cmocka_unit_test_setup_teardown(
-            schedule_check__refuses_every_dropped_doubled_or_misplaced_action, reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_check__survives_random_damage, reset, reset),
+        ARENA_TEST(schedule_check__refuses_wrong_orders),
+        ARENA_TEST(schedule_check__reports_descending_orders),
+        ARENA_TEST(schedule_check__wants_each_stage_summed_once_and_last),
+        ARENA_TEST(schedule_check__refuses_wrong_messages),
+        ARENA_TEST(schedule_check__refuses_slots_in_use),
+        ARENA_TEST(schedule_check__refuses_every_dropped_doubled_or_misplaced_action),
+        ARENA_TEST(schedule_check__survives_random_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,86 +1,19 @@
 /* Text forms: what is written can be read back, and what cannot be read is refused with its place. */
-#include "hand_written.h"
-#include "pipeline/schedule_text.h"
+#include "schedule_test.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-static Arena arena;
-
-static int reset(void **state)
-{
-    (void)state;
-    arena_free(&arena);
-    arena_init(&arena, "test");
-    return 0;
-}
-
-static void ok(Status status)
-{
-    if (status != OK) fail_msg("status %d: %s", status, status_message());
-}
-
-static Schedule *build(const char *name, int p, int m)
-{
-    Schedule *s = NULL;
-    ok(schedule_build(&s, &(ScheduleRequest){name, p, m, 0}, &arena));
-    return s;
-}
-
-static Schedule *zbv(int p, int m)
-{
-    Schedule *s = NULL;
-    ok(hand_make(&s, "zbv", (Hand){p, m, 2, true}, hand_zbv, &arena));
-    ok(hand_complete(s, &arena));
-    return s;
-}
-
-static Schedule *parse(const char *text)
-{
-    Schedule *s = NULL;
-    ok(schedule_parse_csv(&s, text, strlen(text), "x.csv", &arena));
-    return s;
-}
-
-static const char *print(ScheduleFormat format, const Schedule *s)
-{
-    ScheduleReport report;
-    Costs costs = costs_uniform(s->n_stages, 1, 1, 1, 0, &arena);
-    ok(schedule_simulate(&report, s, &costs, 1, &arena));
-    TextBuffer text;
-    text_buffer_init(&text, &arena);
-    schedule_print(&text, format, s, &report);
-    return text.text;
-}
-
-static void same(const Schedule *a, const Schedule *b)
-{
-    assert_int_equal(a->n_ranks, b->n_ranks);
-    assert_int_equal(a->n_stages, b->n_stages);
-    assert_int_equal(a->n_mb, b->n_mb);
-    assert_memory_equal(a->rank_of_stage, b->rank_of_stage, (size_t)a->n_stages * sizeof(int));
-    for (int r = 0; r < a->n_ranks; r++) {
-        assert_int_equal(a->list[r].n, b->list[r].n);
-        assert_memory_equal(a->list[r].at, b->list[r].at, (size_t)a->list[r].n * sizeof(Action));
-    }
-}
 
 static void schedule_csv__reads_what_it_writes(void **state)
 {
     (void)state;
-    Schedule *all[] = {build("1f1b", 4, 6), build("gpipe", 1, 1), build("gpipe", 3, 12), zbv(4, 9)};
+    Schedule *all[] = {build("1f1b", 4, 6), build("gpipe", 1, 1), build("gpipe", 3, 12),
+                       build("zbv", 4, 9)};
     for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) {
         Schedule *s = parse(print(SCHEDULE_CSV, all[k]));
         assert_false(s->has_comm);
-        ok(hand_complete(s, &arena));
-        same(s, all[k]);
+        complete(s);
+        assert_same(s, all[k]);
         /* With messages: they are taken as they stand. */
         TextBuffer text;
         text_buffer_init(&text, &arena);
@@ -91,7 +24,7 @@ static void schedule_csv__reads_what_it_writes(void **state)
         ok(schedule_check(s, NULL, &arena));
         ok(schedule_assign_slots(s, &arena));
         ok(schedule_check(s, NULL, &arena));
-        same(s, all[k]);
+        assert_same(s, all[k]);
     }
 }
 
@@ -100,9 +33,9 @@ static void schedule_csv__reads_the_forms_of_torch(void **state)
     (void)state;
     Schedule *s = parse("0F0,0F1,,,\"0B0\",0B1\r\n,1F0, 1B0 ,1F1,1B1,\r\n\r\n");
     Schedule *plain = parse("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1");
-    same(s, plain);
+    assert_same(s, plain);
     s = parse("0UNSHARD,0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2,0REDUCE_GRAD,0RESHARD\n");
-    same(s, parse("0F0,0F1,0F2,0B0,0B1,0B2"));
+    assert_same(s, parse("0F0,0F1,0F2,0B0,0B1,0B2"));
     assert_int_equal(s->n_mb, 3);
     s = parse("0F0,3F0,3I0,3W0,0I0,0W0\n1F0,2F0,2B0,1B0\n");
     int v_placed[] = {0, 1, 1, 0};
@@ -154,20 +87,19 @@ static void schedule_build__takes_a_file_and_refuses_contradictions(void **state
     char *path = path_join(&arena, folder, "order.csv");
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    fputs(print(SCHEDULE_CSV, zbv(2, 4)), file);
+    fputs(print(SCHEDULE_CSV, build("zbv", 2, 4)), file);
     fclose(file);
 
     Schedule *s = NULL;
     ok(schedule_build(&s, &(ScheduleRequest){path, 0, 0, 0}, &arena));
-    same(s, zbv(2, 4));
+    assert_same(s, build("zbv", 2, 4));
     assert_true(s->ascending);
     ok(schedule_build(&s, &(ScheduleRequest){path, 2, 4, 2}, &arena));
     ScheduleRequest wrong[] = {{path, 4, 0, 0}, {path, 0, 8, 0}, {path, 0, 0, 1}};
     const char *key[] = {"pp_size 2, asked for 4", "microbatches 4, asked for 8",
                          "num_virtual_stages 1"};
     for (int k = 0; k < 3; k++) {
-        assert_int_equal(schedule_build(&s, &wrong[k], &arena), ERR_USAGE);
-        assert_non_null(strstr(status_message(), key[k]));
+        assert_refused(schedule_build(&s, &wrong[k], &arena), ERR_USAGE, key[k]);
         assert_non_null(strstr(status_message(), path));
     }
     file = fopen(path, "w");
@@ -180,8 +112,8 @@ static void schedule_build__takes_a_file_and_refuses_contradictions(void **state
     assert_non_null(file);
     fputs("0F0,0B0\n1B0,1F0\n", file);
     fclose(file);
-    assert_int_equal(schedule_build(&s, &(ScheduleRequest){path, 0, 0, 0}, &arena), ERR_FORMAT);
-    assert_non_null(strstr(status_message(), "rank 1 position 1 (1B0): stands before 1F0"));
+    assert_refused(schedule_build(&s, &(ScheduleRequest){path, 0, 0, 0}, &arena), ERR_FORMAT,
+                   "rank 1 position 1 (1B0): stands before 1F0");
     unlink(path);
     rmdir(folder);
 }
@@ -221,7 +153,7 @@ static void schedule_json__has_the_promised_fields(void **state)
     assert_true(json_is_null(json_object_get(root, "makespan")));
     json_decref(root);
 
-    root = json_loads(print(SCHEDULE_TRACE, zbv(2, 3)), 0, &error);
+    root = json_loads(print(SCHEDULE_TRACE, build("zbv", 2, 3)), 0, &error);
     if (!root) fail_msg("%s", error.text);
     /* a name per rank, and F, I, W of 4 stages and 3 microbatches */
     assert_int_equal(json_array_size(json_object_get(root, "traceEvents")), 2 + 3 * 4 * 3);
@@ -244,7 +176,7 @@ static void schedule_grid__shows_time_from_left_to_right(void **state)
                               "rank 1   .  F0 B0--- F1 B1--- F2 B2--- .  .\n"};
     for (int k = 0; k < 3; k++)
         if (!strstr(grid, expected[k])) fail_msg("%s\nlacks\n%s", grid, expected[k]);
-    assert_non_null(strstr(print(SCHEDULE_GRID, zbv(2, 2)), "rank 1   .   1F0 2F0"));
+    assert_non_null(strstr(print(SCHEDULE_GRID, build("zbv", 2, 2)), "rank 1   .   1F0 2F0"));
 }
 
 /* Blocks of a length that a terminal does not fold, each with all ranks. */
@@ -296,7 +228,7 @@ static void assert_well_formed(const char *xml)
 static void schedule_svg__draws_every_action_once(void **state)
 {
     (void)state;
-    Schedule *s = zbv(4, 8);
+    Schedule *s = build("zbv", 4, 8);
     s->name = "<zbv & \"co\">";
     const char *svg = print(SCHEDULE_SVG, s);
     assert_well_formed(svg);
@@ -319,7 +251,7 @@ static void schedule_svg__draws_every_action_once(void **state)
 static void schedule_svg__draws_messages_that_take_time(void **state)
 {
     (void)state;
-    Schedule *s = zbv(3, 4);
+    Schedule *s = build("zbv", 3, 4);
     ScheduleReport report;
     Costs costs = costs_uniform(6, 1, 1, 0, 0.5, &arena);
     ok(schedule_simulate(&report, s, &costs, 1, &arena));
@@ -336,7 +268,7 @@ static void schedule_svg__draws_messages_that_take_time(void **state)
 static void schedule_svg__keeps_a_long_schedule_on_the_page(void **state)
 {
     (void)state;
-    const char *svg = print(SCHEDULE_SVG, zbv(16, 64));
+    const char *svg = print(SCHEDULE_SVG, build("zbv", 16, 64));
     assert_well_formed(svg);
     assert_int_equal(count(svg, "<title>"), 3 * 32 * 64);
     assert_null(strstr(svg, "<text class=\"d"));
@@ -349,18 +281,16 @@ static void schedule_svg__keeps_a_long_schedule_on_the_page(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(schedule_csv__reads_what_it_writes, reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_csv__reads_the_forms_of_torch, reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_csv__refuses_what_it_cannot_read, reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_build__takes_a_file_and_refuses_contradictions,
-                                        reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_json__has_the_promised_fields, reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_grid__shows_time_from_left_to_right, reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_grid__folds_a_long_schedule, reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_svg__draws_every_action_once, reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_svg__draws_messages_that_take_time, reset, reset),
-        cmocka_unit_test_setup_teardown(schedule_svg__keeps_a_long_schedule_on_the_page, reset,
-                                        reset),
+        ARENA_TEST(schedule_csv__reads_what_it_writes),
+        ARENA_TEST(schedule_csv__reads_the_forms_of_torch),
+        ARENA_TEST(schedule_csv__refuses_what_it_cannot_read),
+        ARENA_TEST(schedule_build__takes_a_file_and_refuses_contradictions),
+        ARENA_TEST(schedule_json__has_the_promised_fields),
+        ARENA_TEST(schedule_grid__shows_time_from_left_to_right),
+        ARENA_TEST(schedule_grid__folds_a_long_schedule),
+        ARENA_TEST(schedule_svg__draws_every_action_once),
+        ARENA_TEST(schedule_svg__draws_messages_that_take_time),
+        ARENA_TEST(schedule_svg__keeps_a_long_schedule_on_the_page),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

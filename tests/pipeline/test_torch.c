@@ -1,42 +1,9 @@
 /* Files as torch.distributed.pipelining writes them (scripts/golden/torch_schedules.py), by name KIND-pP-mM-vV. */
-#include "pipeline/schedule_text.h"
+#include "schedule_test.h"
 
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define FOLDER SW_SOURCE_DIR "/tests/pipeline/torch/"
-
-static Arena arena;
-
-static int reset(void **state)
-{
-    (void)state;
-    arena_free(&arena);
-    arena_init(&arena, "test");
-    return 0;
-}
-
-static Schedule *build(const char *name)
-{
-    Schedule *s = NULL;
-    if (schedule_build(&s, &(ScheduleRequest){.name = name}, &arena) != OK)
-        fail_msg("%s: %s", name, status_message());
-    return s;
-}
-
-/* The order of computing; whatever messages stand in between. */
-static const char *computing(const Schedule *s)
-{
-    TextBuffer text;
-    text_buffer_init(&text, &arena);
-    schedule_print(&text, SCHEDULE_CSV, s, NULL);
-    return text.text;
-}
 
 static void torch__files_are_read_and_run(void **state)
 {
@@ -50,19 +17,17 @@ static void torch__files_are_read_and_run(void **state)
         if (strncmp(file->d_name, "1f1b", 4) == 0) continue; /* the one that cannot run */
         char path[1024];
         snprintf(path, sizeof path, FOLDER "%s", file->d_name);
-        Schedule *s = build(path);
+        Schedule *s = build(path, 0, 0);
         assert_int_equal(s->n_ranks, p);
         assert_int_equal(s->n_mb, m);
         assert_int_equal(s->n_stages, p * v);
         assert_int_equal(s->ascending, strncmp(file->d_name, "looped", 6) != 0);
-        ScheduleReport report;
-        Costs unit = costs_uniform(s->n_stages, 1, 1, 1, 0, &arena);
-        assert_int_equal(schedule_simulate(&report, s, &unit, 1, &arena), OK);
+        ScheduleReport report = simulate(s, 1, 1, 1, 0);
         for (int r = 0; r < p; r++) assert_true(report.rank[r].busy == 3 * m * v);
         char *comms = strstr(path, "-comms");
         if (comms) {
             strcpy(comms, ".csv");
-            assert_string_equal(computing(s), computing(build(path)));
+            assert_string_equal(print(SCHEDULE_CSV, s), print(SCHEDULE_CSV, build(path, 0, 0)));
         }
         n++;
     }
@@ -90,10 +55,8 @@ static void torch__orders_are_those_of_the_same_name(void **state)
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         char path[1024];
         snprintf(path, sizeof path, FOLDER "%s.csv", rows[k].file);
-        Schedule *own = NULL;
-        ScheduleRequest request = {rows[k].name, rows[k].p, rows[k].m, rows[k].v};
-        assert_int_equal(schedule_build(&own, &request, &arena), OK);
-        assert_string_equal(computing(own), computing(build(path)));
+        Schedule *own = build_virtual(rows[k].name, rows[k].p, rows[k].m, rows[k].v);
+        assert_string_equal(print(SCHEDULE_CSV, own), print(SCHEDULE_CSV, build(path, 0, 0)));
     }
 }
 
@@ -103,16 +66,15 @@ static void torch__an_order_that_cannot_run_is_refused(void **state)
     (void)state;
     Schedule *s = NULL;
     ScheduleRequest request = {.name = FOLDER "1f1b-p4-m6-v1.csv"};
-    assert_int_equal(schedule_build(&s, &request, &arena), ERR_FORMAT);
-    assert_non_null(strstr(status_message(), "0F6 is missing"));
+    assert_refused(schedule_build(&s, &request, &arena), ERR_FORMAT, "0F6 is missing");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(torch__files_are_read_and_run, reset, reset),
-        cmocka_unit_test_setup_teardown(torch__orders_are_those_of_the_same_name, reset, reset),
-        cmocka_unit_test_setup_teardown(torch__an_order_that_cannot_run_is_refused, reset, reset),
+        ARENA_TEST(torch__files_are_read_and_run),
+        ARENA_TEST(torch__orders_are_those_of_the_same_name),
+        ARENA_TEST(torch__an_order_that_cannot_run_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
