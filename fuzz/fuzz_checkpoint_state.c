@@ -1,15 +1,7 @@
 /* Bytes as a checkpoint's state.json, and as the list of tensors in its manifest.json, laid over a small model. */
-#include "fuzz_target.h"
+#include "fuzz_document.h"
 #include "model/stage.h"
 #include "train/checkpoint.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-static void must(bool condition)
-{
-    if (!condition) abort();
-}
 
 static const char model[] =
     "{\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": 2, \"hidden_size\": 8, \"vocab_size\": "
@@ -19,16 +11,11 @@ static const char model[] =
     "\"num_experts_per_tok\": 1, \"moe_intermediate_size\": 4, \"mlp_only_layers\": [0], "
     "\"tie_word_embeddings\": true}";
 
-static void check_message(Status status)
-{
-    must(status == OK || strstr(status_message(), "fuzz.json") != NULL);
-}
-
 static void as_list(const json_t *root, Arena *arena)
 {
     HfSource source;
-    Status status = hf_source_of_json(&source, root, "fuzz.json", arena);
-    check_message(status);
+    Status status = hf_source_of_json(&source, root, PLACE, arena);
+    must_name_place(status);
     if (status != OK) return;
     ModelConfig *config;
     ParamSet whole;
@@ -42,7 +29,7 @@ static void as_list(const json_t *root, Arena *arena)
     model_declare_whole(&whole, config);
     for (int carry = 0; carry < 2; carry++) {
         status = hf_layout_create(&layout, config, &whole, &source, DTYPE_F32, carry, arena);
-        check_message(status);
+        must_name_place(status);
         if (status != OK) continue;
         /* every tensor of the list has its place, and the list comes back */
         must(layout->n == source.n);
@@ -53,19 +40,16 @@ static void as_list(const json_t *root, Arena *arena)
     }
 }
 
+static void use(const json_t *root, Arena *arena)
+{
+    CheckpointInfo info;
+    Status status = checkpoint_state_of_json(&info, root, PLACE, arena);
+    must_name_place(status);
+    if (status == OK) must(info.state.step >= 0 && info.config && info.kernel_path);
+    as_list(root, arena);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    Arena arena;
-    JsonDoc doc;
-    arena_init(&arena, "fuzz");
-    if (json_doc_parse(&doc, "fuzz.json", n ? (const char *)data : "", n) == OK) {
-        CheckpointInfo info;
-        Status status = checkpoint_state_of_json(&info, doc.root, "fuzz.json", &arena);
-        check_message(status);
-        if (status == OK) must(info.state.step >= 0 && info.config && info.kernel_path);
-        as_list(doc.root, &arena);
-        json_doc_free(&doc);
-    }
-    arena_free(&arena);
-    return 0;
+    return fuzz_document(data, n, use);
 }

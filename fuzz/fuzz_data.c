@@ -6,25 +6,19 @@
 #include "io/jsonl.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum { VOCAB = 100 };
 
-static void require(int truth)
-{
-    if (!truth) abort();
-}
-
 static void check_row(const Row *row)
 {
-    require(row->n_tokens >= 1 && row->n_segments >= 1 && row->cu_seqlens[0] == 0);
-    for (int i = 0; i < row->n_segments; i++) require(row->cu_seqlens[i] < row->cu_seqlens[i + 1]);
-    require(row->cu_seqlens[row->n_segments] == row->n_tokens);
+    must(row->n_tokens >= 1 && row->n_segments >= 1 && row->cu_seqlens[0] == 0);
+    for (int i = 0; i < row->n_segments; i++) must(row->cu_seqlens[i] < row->cu_seqlens[i + 1]);
+    must(row->cu_seqlens[row->n_segments] == row->n_tokens);
     for (int64_t t = 0; t < row->n_tokens; t++) {
         int32_t label = row_label(row, t);
-        require(row->id_t[t] >= 0 && row->id_t[t] < VOCAB);
-        require(label == -100 || (label >= 0 && label < VOCAB));
-        require((label != -100) == row->trained_t[t]);
+        must(row->id_t[t] >= 0 && row->id_t[t] < VOCAB);
+        must(label == -100 || (label >= 0 && label < VOCAB));
+        must((label != -100) == row->trained_t[t]);
     }
 }
 
@@ -36,7 +30,7 @@ static unsigned sum_bytes(const char *text, size_t n)
 {
     unsigned sum = 0;
     for (size_t i = 0; i < n; i++) sum += (unsigned char)text[i];
-    require(text[n] == '\0');
+    must(text[n] == '\0');
     return sum;
 }
 
@@ -45,21 +39,21 @@ static void check_document(const Document *document, TokenStore *samples)
     switch (document->kind) {
     case DOCUMENT_TEXT: all_bytes += sum_bytes(document->text, document->bytes); break;
     case DOCUMENT_MESSAGES:
-        require(document->n_messages >= 1);
+        must(document->n_messages >= 1);
         for (int i = 0; i < document->n_messages; i++) {
             const Message *m = &document->message[i];
-            require(m->role >= 0 && m->role < ROLE_COUNT);
+            must(m->role >= 0 && m->role < ROLE_COUNT);
             all_bytes += sum_bytes(m->text, m->bytes);
         }
         break;
     case DOCUMENT_IDS: {
         check_row(&document->row);
-        require(token_store_add(samples, &document->row, true) == OK);
+        must(token_store_add(samples, &document->row, true) == OK);
         /* Its first segment once more, to be packed. */
         Row first = document->row;
         first.n_segments = 1;
         first.n_tokens = first.cu_seqlens[1];
-        require(token_store_add(samples, &first, false) == OK);
+        must(token_store_add(samples, &first, false) == OK);
         break;
     }
     }
@@ -71,14 +65,13 @@ static void check_rows(const TokenStore *samples, Arena *arena)
     for (int64_t i = 0; i < samples->n_items; i++) order[i] = samples->n_items - 1 - i;
     for (int kind = 0; kind < PACK_COUNT; kind++) {
         TokenStore packed;
-        require(pack_rows(&packed, &n_cut, samples, order, samples->n_items, (PackKind)kind, 7) ==
-                OK);
+        must(pack_rows(&packed, &n_cut, samples, order, samples->n_items, (PackKind)kind, 7) == OK);
         int64_t n = packed.n_items;
         Row *row = ARENA_NEW(arena, Row, n + 1);
         for (int64_t r = 0; r < n; r++) {
             row[r] = token_store_row(&packed, r);
             check_row(&row[r]);
-            require(packed.fixed[r] || row[r].n_tokens <= 7);
+            must(packed.fixed[r] || row[r].n_tokens <= 7);
         }
         const BatchConfig config = {.reduction = (LossReduction)kind};
         BatchTotals totals;
@@ -86,7 +79,7 @@ static void check_rows(const TokenStore *samples, Arena *arena)
         double sum = 0;
         for (int64_t r = 0; r < n; r++)
             for (int64_t t = 0; t < mb[r].n_tokens; t++) sum += mb[r].weight_t[t];
-        require(fabs(sum - (totals.weight > 0 ? 1 : 0)) < 1e-9);
+        must(fabs(sum - (totals.weight > 0 ? 1 : 0)) < 1e-9);
         token_store_free(&packed);
     }
 }
@@ -98,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     TokenStore samples;
     token_store_init(&samples);
     JsonlReader reader;
-    require(jsonl_open_memory(&reader, "fuzz", n ? (const char *)data : "", n) == OK);
+    must(jsonl_open_memory(&reader, "fuzz", n ? (const char *)data : "", n) == OK);
     for (;;) {
         json_t *value;
         Status st = jsonl_next(&reader, &value);
@@ -114,7 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
             by_auto |= format == DATA_AUTO;
             check_document(&document, &samples);
         }
-        require(accepted >= by_auto); /* auto takes nothing that no format takes */
+        must(accepted >= by_auto); /* auto takes nothing that no format takes */
     }
     jsonl_close(&reader);
     check_rows(&samples, &arena);

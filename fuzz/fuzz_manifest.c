@@ -1,14 +1,6 @@
 /* Bytes as a checkpoint's manifest.json: whatever it lists lies within the folder. */
-#include "fuzz_target.h"
+#include "fuzz_document.h"
 #include "train/manifest.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-static void must(bool condition)
-{
-    if (!condition) abort();
-}
 
 static void check_file(const ManifestFile *file)
 {
@@ -18,18 +10,15 @@ static void check_file(const ManifestFile *file)
     must(file->bytes >= 0);
 }
 
+static void use(const json_t *root, Arena *arena)
+{
+    Manifest manifest;
+    Status status = manifest_of_json(&manifest, root, PLACE, arena);
+    must_name_place(status);
+    for (int i = 0; status == OK && i < manifest.n; i++) check_file(&manifest.file[i]);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    Arena arena;
-    JsonDoc doc;
-    arena_init(&arena, "fuzz");
-    if (json_doc_parse(&doc, "fuzz.json", n ? (const char *)data : "", n) == OK) {
-        Manifest manifest;
-        Status status = manifest_of_json(&manifest, doc.root, "fuzz.json", &arena);
-        must(status == OK || strstr(status_message(), "fuzz.json") != NULL);
-        for (int i = 0; status == OK && i < manifest.n; i++) check_file(&manifest.file[i]);
-        json_doc_free(&doc);
-    }
-    arena_free(&arena);
-    return 0;
+    return fuzz_document(data, n, use);
 }

@@ -6,13 +6,7 @@
 #include "model/stage.h"
 #include "model/weights.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-static void must(bool condition)
-{
-    if (!condition) abort();
-}
 
 /* Models small enough to be listed. */
 static void use(const ModelConfig *config, Arena *arena)

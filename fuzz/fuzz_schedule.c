@@ -1,15 +1,8 @@
 /* A schedule file: read, checked, completed, simulated and printed; what is accepted reads back the same. */
+#include "fuzz_target.h"
 #include "pipeline/schedule_text.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void must(bool condition)
-{
-    if (!condition) abort();
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
