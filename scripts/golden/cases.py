@@ -51,6 +51,17 @@ LONG = [([45, 7, 20], "random"), ([60], "none"), ([1, 9, 3], "hole")]
 ADAMW = dict(type="adamw", lr=1e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.01, decay_1d=True)
 CONSTANT = dict(type="constant", warmup=0.0, lr_min=0.0)
 
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
+
+# Keys that a config.json may do without.
+DEFAULTED = ("head_dim", "rms_norm_eps", "rope_theta", "tie_word_embeddings", "attention_bias")
+DEFAULTED_MOE = DEFAULTED + _MOE_KEYS[3:]
+
+
+def _train(max_grad_norm, lr_schedule=CONSTANT, optimizer=ADAMW):
+    """20 steps of training; max_grad_norm 0 is off."""
+    return dict(optimizer=optimizer, lr_schedule=lr_schedule, max_grad_norm=max_grad_norm)
+
 
 def _case(name, about, config=None, base=BASE, **more):
     row = dict(
@@ -71,7 +82,7 @@ def _case(name, about, config=None, base=BASE, **more):
         alpha=0.01,
         form="per_layer",  # or hf
         z_alpha=0.0,
-        train=None,  # or optimizer, lr_schedule, max_grad_norm (0: off) of 20 steps
+        train=None,  # or _train(...)
     )
     assert set(more) <= set(row), set(more) - set(row)
     return row | more
@@ -81,7 +92,7 @@ CASES = [
     _case(
         "moe_plain",
         "untied, normalised top-2 of 4, grouped-query attention 2:1, head_dim 16 (not 32/4)",
-        train=dict(optimizer=ADAMW, lr_schedule=CONSTANT, max_grad_norm=2.0),
+        train=_train(2.0),
     ),
     _case(
         "moe_tied",
@@ -97,11 +108,7 @@ CASES = [
         router_std=1.0,
         reduction="sample",
         z_alpha=1e-3,
-        train=dict(
-            optimizer=ADAMW,
-            lr_schedule=dict(type="cosine", warmup=0.25, lr_min=1e-4),
-            max_grad_norm=1.0,
-        ),
+        train=_train(1.0, dict(type="cosine", warmup=0.25, lr_min=1e-4)),
     ),
     _case(
         "moe_dense_first",
@@ -110,11 +117,7 @@ CASES = [
         std=0.02,
         router_std=0.02,
         reduction="square",
-        train=dict(
-            optimizer=ADAMW | dict(decay_1d=False),
-            lr_schedule=dict(type="linear", warmup=3, lr_min=1e-5),
-            max_grad_norm=0.0,
-        ),
+        train=_train(0.0, dict(type="linear", warmup=3, lr_min=1e-5), ADAMW | dict(decay_1d=False)),
     ),
     _case(
         "moe_every_second",
@@ -129,7 +132,7 @@ CASES = [
         dict(num_experts=8, num_experts_per_tok=1, norm_topk_prob=False, head_dim=8),
         router_std=1.0,
         idle_expert=5,
-        train=dict(optimizer=ADAMW, lr_schedule=CONSTANT, max_grad_norm=1.0),
+        train=_train(1.0),
     ),
     _case(
         "moe_top1_sharded",
@@ -147,19 +150,12 @@ CASES = [
         router_std=1.0,
         reduction="sample",
         alpha=0.1,
-        train=dict(
-            optimizer=dict(type="sgd", lr=0.004, weight_decay=0.01),
-            lr_schedule=CONSTANT,
-            max_grad_norm=0.0,
-        ),
+        train=_train(0.0, optimizer=dict(type="sgd", lr=0.004, weight_decay=0.01)),
     ),
     _case(
         "moe_yarn_bf16",
         "yarn rope, attention biases, bf16 weights in the folder",
-        dict(
-            attention_bias=True,
-            rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64),
-        ),
+        dict(attention_bias=True, rope_scaling=YARN),
         source_dtype="bfloat16",
         rows=LONG,
     ),
@@ -172,16 +168,8 @@ CASES = [
             num_key_value_heads=1,
             num_experts_per_tok=4,
             norm_topk_prob=False,
-            rope_scaling=dict(
-                rope_type="yarn",
-                factor=4.0,
-                original_max_position_embeddings=64,
-                beta_fast=4.0,
-                beta_slow=0.5,
-                mscale=0.8,
-                mscale_all_dim=0.3,
-                truncate=False,
-            ),
+            rope_scaling=YARN
+            | dict(beta_fast=4.0, beta_slow=0.5, mscale=0.8, mscale_all_dim=0.3, truncate=False),
         ),
         rows=LONG,
     ),
@@ -191,18 +179,7 @@ CASES = [
         "are not normalised, every layer sparse",
         dict(head_dim=8, norm_topk_prob=False),
         config_style="minimal",
-        drop=(
-            "head_dim",
-            "rms_norm_eps",
-            "rope_theta",
-            "tie_word_embeddings",
-            "attention_bias",
-            "norm_topk_prob",
-            "decoder_sparse_step",
-            "mlp_only_layers",
-            "router_aux_loss_coef",
-            "output_router_logits",
-        ),
+        drop=DEFAULTED_MOE,
         rows=SHORT[:2],
     ),
     _case(
@@ -212,11 +189,7 @@ CASES = [
         base=DENSE,
         reduction="sample",
         alpha=0.0,
-        train=dict(
-            optimizer=ADAMW,
-            lr_schedule=dict(type="cosine", warmup=2, lr_min=1e-6),
-            max_grad_norm=2.0,
-        ),
+        train=_train(2.0, dict(type="cosine", warmup=2, lr_min=1e-6)),
     ),
     _case(
         "dense_llama3_f16",
@@ -248,7 +221,7 @@ CASES = [
         ),
         base=DENSE,
         config_style="minimal",
-        drop=("head_dim", "rms_norm_eps", "rope_theta", "tie_word_embeddings", "attention_bias"),
+        drop=DEFAULTED,
         rows=SHORT[:2],
         alpha=0.0,
     ),
@@ -269,7 +242,7 @@ CASES = [
         alpha=0.1,
         form="hf",
         z_alpha=1e-3,
-        train=dict(optimizer=ADAMW, lr_schedule=CONSTANT, max_grad_norm=1.0),
+        train=_train(1.0),
     ),
 ]
 for i, row in enumerate(CASES):
