@@ -1,7 +1,7 @@
 #pragma once
 /**
  * Ranks as processes that a launcher (mpiexec, srun) started, over MPI. A build without MPI has
- * comm_mpi_none.c in place of comm_mpi.c: there mpi_world_create refuses.
+ * comm_mpi_none.c in place of comm_mpi.c and comm_mpi_messages.c: there mpi_world_create refuses.
  *
  * Only MPI_Isend, MPI_Irecv and MPI_Test* carry data, on a duplicate of MPI_COMM_WORLD; nothing blocks
  * and nothing spins, so ranks may outnumber cores with any MPI.
