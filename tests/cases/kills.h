@@ -4,13 +4,13 @@
  * left alone. Include after cmocka.h.
  */
 #include "cases/launched.h"
-#include "cases/runs.h"
+#include "cases/run_folder.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
 
-enum { KILL_STEPS = 24 };
+enum { KILL_STEPS = 24, KILL_PLANS_MAX = 8 };
 
 /** The same numbers on every machine: kills differ by its speed alone. */
 static inline unsigned kills_random(uint64_t *seed, unsigned n)
@@ -43,6 +43,14 @@ typedef struct KillPlan {
     int n_processes;       /* 0: threads of one process */
 } KillPlan;
 
+/** Threads and processes, both ways of saving, more than one step between checkpoints. */
+static const KillPlan kill_plans[] = {
+    {{"parallel.pp_size=2"}, 0},
+    {{"checkpoint.async=false"}, 0},
+    {{"parallel.pp_size=2", "parallel.schedule=zbv"}, KILL_PROCESSES},
+    {{"checkpoint.interval=3", "checkpoint.keep=1"}, 0},
+};
+
 /* A run of `plan`, resuming what is there; the launcher's or the program's own process. */
 static inline pid_t kills_start(const char *folder, const KillPlan *plan)
 {
@@ -68,6 +76,7 @@ static inline pid_t kills_start(const char *folder, const KillPlan *plan)
         memcpy(command + 1, args.at, (size_t)args.n * sizeof *command);
         int file = open(path_in(folder, "err.txt"), O_WRONLY | O_CREAT | O_TRUNC, 0666);
         dup2(file, STDERR_FILENO);
+        dup2(file, STDOUT_FILENO); /* where MPICH's launcher tells of a rank that ended */
         alarm(120);
         execv(program, (char *const *)(uintptr_t)command);
         _exit(127);
@@ -127,38 +136,27 @@ static inline bool kills_left_half(const char *folder)
     return half;
 }
 
-/** One run after the other, until there were n_kills. */
-static inline void kills_check(int n_kills, uint64_t seed)
+/** One run after the other, of one plan or another, until there were n_kills. */
+static inline void kills_check(const KillPlan *plans, int n_plans, int n_kills, uint64_t seed)
 {
-    static const KillPlan plans[] = {
-        {{"parallel.pp_size=2"}, 0},
-        {{"checkpoint.async=false"}, 0},
-        {{"parallel.pp_size=2", "parallel.schedule=zbv"}, KILL_PROCESSES},
-        {{"checkpoint.interval=3", "checkpoint.keep=1"}, 0}};
-    char *folder = folder_make(), text[1024];
-    fixture_write_model(path_in(folder, "model"), &(Fixture){.kind = FIXTURE_MOE});
-    fixture_write_rows(path_in(folder, "rows.jsonl"), FIXTURE_EQ, 4, 1);
-    snprintf(text, sizeof text,
-             "model: {path: %s/model, dtype: f32}\n"
-             "data: {train: [%s/rows.jsonl], format: ids}\n"
-             "train: {global_batch_size: 3, steps: %d, threads: 1}\n"
-             "checkpoint: {interval: 1}\n",
-             folder, folder, KILL_STEPS);
-    write_text(path_in(folder, "config.yaml"), text);
-    double longest[COUNT(plans)];
-    for (size_t p = 0; p < COUNT(plans); p++) {
+    char keys[256];
+    snprintf(keys, sizeof keys,
+             "train: {global_batch_size: 3, steps: %d, threads: 1}\ncheckpoint: {interval: 1}\n",
+             KILL_STEPS);
+    char *folder = run_folder(&(Fixture){.kind = FIXTURE_MOE}, FIXTURE_EQ, 4, keys);
+    kills_finish(folder, &(KillPlan){0});
+    rename(path_in(folder, "run"), path_in(folder, "whole"));
+    double longest[KILL_PLANS_MAX];
+    for (int p = 0; p < n_plans; p++) {
         double begin = kills_clock();
         kills_finish(folder, &plans[p]);
         longest[p] = kills_clock() - begin;
-        if (p == 0) rename(path_in(folder, "run"), path_in(folder, "whole"));
-        if (p > 0) {
-            assert_true(same_run(path_in(folder, "run"), path_in(folder, "whole"), KILL_STEPS));
-            folder_remove(strdup(path_in(folder, "run")));
-        }
+        assert_true(same_run(path_in(folder, "run"), path_in(folder, "whole"), KILL_STEPS));
+        folder_remove(strdup(path_in(folder, "run")));
     }
-    int killed = 0, too_late = 0, while_saving = 0;
+    int killed = 0, of_processes = 0, too_late = 0, while_saving = 0;
     while (killed < n_kills) {
-        const KillPlan *plan = &plans[kills_random(&seed, COUNT(plans))];
+        const KillPlan *plan = &plans[kills_random(&seed, (unsigned)n_plans)];
         double part = kills_random(&seed, 1000) / 1000.0;
         pid_t child = kills_start(folder, plan);
         kills_sleep(part * longest[plan - plans]);
@@ -170,6 +168,7 @@ static inline void kills_check(int n_kills, uint64_t seed)
             too_late++; /* and now it is there, whole */
         } else {
             killed++;
+            of_processes += plan->n_processes > 0;
             while_saving += kills_left_half(folder);
             if (kills_random(&seed, 3) == 0) continue; /* and once more */
             kills_finish(folder, plan);
@@ -178,7 +177,8 @@ static inline void kills_check(int n_kills, uint64_t seed)
             fail_msg("after kill %d at %g of a run of %g s", killed, part, longest[plan - plans]);
         folder_remove(strdup(path_in(folder, "run")));
     }
-    printf("  %d kills, %d of them left a half-written checkpoint; %d came too late\n", killed,
-           while_saving, too_late);
+    printf("  %d kills, %d of them of a process of MPI; %d left a half-written checkpoint; %d came "
+           "too late\n",
+           killed, of_processes, while_saving, too_late);
     folder_remove(folder);
 }

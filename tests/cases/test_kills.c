@@ -10,7 +10,7 @@
 static void kills__leave_what_can_be_resumed(void **state)
 {
     (void)state;
-    kills_check(12, 1);
+    kills_check(kill_plans, COUNT(kill_plans), 12, 1);
 }
 
 int main(void)

@@ -5,23 +5,15 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "cases/runs.h"
+#include "cases/run_folder.h"
 #include "cli/command.h"
 #include "kernels/path.h"
 
 static char *make_folder(void)
 {
-    char *folder = folder_make(), text[1024];
-    fixture_write_model(path_in(folder, "model"), &(Fixture){.kind = FIXTURE_MOE});
-    fixture_write_rows(path_in(folder, "rows.jsonl"), FIXTURE_VAR, 1, 1);
-    snprintf(text, sizeof text,
-             "model: {path: %s/model}\n"
-             "data: {train: [%s/rows.jsonl], format: ids}\n"
-             "train: {global_batch_size: 3}\n"
-             "lr_schedule: {type: constant, warmup: 0}\n",
-             folder, folder);
-    write_text(path_in(folder, "config.yaml"), text);
-    return folder;
+    return run_folder(&(Fixture){.kind = FIXTURE_MOE}, FIXTURE_VAR, 1,
+                      "train: {global_batch_size: 3}\n"
+                      "lr_schedule: {type: constant, warmup: 0}\n");
 }
 
 static bool run_on(const char *folder, const char *output, const char *path, int steps,
