@@ -1,4 +1,4 @@
-// All layouts of the grid against the plain run, bit for bit.
+// All points of the first grid, in both dtypes on every kernel path, bit for bit; over processes a draw of them.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,31 +6,105 @@
 #include <cmocka.h>
 
 #include "cases/equality.h"
+#include "kernels/path.h"
+
+static const char *const dtypes[] = {"f32", "bf16"};
+
+enum {
+    BATCHES = COUNT(equality_microbatches),
+    POINTS = COUNT(equality_models) * BATCHES * EQUALITY_LAYOUTS,
+    DRAWN_PER_PP = 16 /* points over processes, for each dtype, path and pp_size */
+};
+
+/* Point i of the grid; the layout changes fastest, the model slowest. */
+static Point point_at(int i, const char *dtype, const char *path)
+{
+    Layout layout = equality_layout(i % EQUALITY_LAYOUTS);
+    int batch = i / EQUALITY_LAYOUTS;
+    Point point = equality_point(equality_models[batch / BATCHES].name,
+                                 equality_microbatches[batch % BATCHES], &layout);
+    point.dtype = dtype;
+    point.path = path;
+    return point;
+}
+
+/* Calls check for both dtypes on each path of this machine, or on that of SW_TEST_ISA alone. Returns the sum. */
+static int on_every_path(int check(const char *dtype, const char *path))
+{
+    const char *only = getenv("SW_TEST_ISA");
+    int failed = 0;
+    for (int p = 0; p < KERNEL_PATH_COUNT; p++) {
+        const char *path = kernel_path_name((KernelPath)p);
+        if (!kernel_path_works((KernelPath)p) || (only && strcmp(only, path) != 0)) continue;
+        for (size_t d = 0; d < COUNT(dtypes); d++) {
+            time_t begin = time(NULL);
+            int differ = check(dtypes[d], path);
+            printf("  %s on %s: %d differ, %.0f s\n", dtypes[d], path, differ,
+                   difftime(time(NULL), begin));
+            fflush(stdout);
+            failed += differ;
+        }
+    }
+    return failed;
+}
+
+static int check_all(const char *dtype, const char *path)
+{
+    static Point points[POINTS];
+    for (int i = 0; i < POINTS; i++) points[i] = point_at(i, dtype, path);
+    char *folder = equality_folder();
+    int failed = points_check(folder, points, POINTS);
+    folder_remove(folder);
+    return failed;
+}
 
 static void equality__holds_over_the_grid(void **state)
 {
     (void)state;
     if (SANITIZED) {
-        printf("  skipped: with a sanitizer this takes half an hour, and test_equality.c has a "
-               "spread\n");
+        printf("  skipped: with a sanitizer this takes hours, and test_equality.c has a spread\n");
         skip();
     }
-    Layout layouts[EQUALITY_GRID + COUNT(equality_splits)];
-    for (int i = 0; i < EQUALITY_GRID; i++) layouts[i] = equality_layout(i);
-    memcpy(layouts + EQUALITY_GRID, equality_splits, sizeof equality_splits);
-    int failed = 0;
-    for (size_t m = 0; m < COUNT(equality_models); m++) {
-        char *folder = equality_folder(&equality_models[m].fixture);
-        for (size_t k = 0; k < COUNT(equality_microbatches); k++)
-            failed += equality_check(folder, equality_models[m].name, equality_microbatches[k],
-                                     layouts, COUNT(layouts));
-        folder_remove(folder);
+    printf("  %d points each\n", (int)POINTS);
+    assert_int_equal(on_every_path(check_all), 0);
+}
+
+/* As many of each pp_size, of any model, batch, split, recomputation and number of threads. */
+static int check_drawn(const char *dtype, const char *path)
+{
+    static unsigned draw = 20261130;
+    enum { DRAWN = 4 * DRAWN_PER_PP };
+    int n = 0, of_pp[5] = {0};
+    Point points[DRAWN];
+    while (n < DRAWN) {
+        draw = draw * 1664525u + 1013904223u;
+        points[n] = point_at((int)((uint64_t)draw * POINTS >> 32), dtype, path);
+        points[n].processes = true;
+        if (of_pp[points[n].layout.pp] == DRAWN_PER_PP) continue;
+        of_pp[points[n++].layout.pp]++;
     }
-    assert_int_equal(failed, 0);
+    char *folder = equality_folder();
+    int failed = points_check(folder, points, DRAWN);
+    folder_remove(folder);
+    return failed;
+}
+
+static void equality__holds_over_processes(void **state)
+{
+    (void)state;
+#ifndef SW_MPIEXEC
+    skip();
+#endif
+    if (SANITIZED) skip();
+    printf("  %d points each\n", 4 * (int)DRAWN_PER_PP);
+    assert_int_equal(on_every_path(check_drawn), 0);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equality__holds_over_the_grid)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equality__holds_over_processes),
+        cmocka_unit_test(equality__holds_over_the_grid),
+    };
+    return cmocka_run_group_tests_name("cases/full_equality", tests, NULL, NULL);
 }

@@ -35,11 +35,11 @@ static void grid__holds_everywhere(void **state)
     time_t begin = time(NULL);
     char *folder = grid_folder();
     while (done < GRID_POINTS && !failed && difftime(time(NULL), begin) < limit) {
-        GridPoint points[PART];
+        Point points[PART];
         int n = 0, end = done;
         for (; end < GRID_POINTS && n < PART; end++)
             n += grid_point(&points[n], (int)((int64_t)end * STRIDE % GRID_POINTS));
-        failed = grid_check(folder, points, n);
+        failed = points_check(folder, points, n);
         if (failed) break;
         done = end;
         char text[64];

@@ -6,29 +6,28 @@
 #include <cmocka.h>
 
 #include "cases/equality.h"
+#include "cases/schedules.h"
 
 /* For each model and number of microbatches one layout of each pp_size and one explicit split, so that
  * all values of all axes come up in any run. */
 static void equality__holds_over_a_spread_of_layouts(void **state)
 {
     (void)state;
-    int failed = 0;
+    Point points[COUNT(equality_models) * COUNT(equality_microbatches) * 5];
     unsigned draw = 20250611;
-    for (size_t m = 0; m < COUNT(equality_models); m++) {
-        char *folder = equality_folder(&equality_models[m].fixture);
-        for (size_t k = 0; k < COUNT(equality_microbatches); k++) {
-            Layout layouts[5];
-            for (int pp = 1; pp <= 4; pp++) {
+    int n = 0;
+    for (size_t m = 0; m < COUNT(equality_models); m++)
+        for (size_t k = 0; k < COUNT(equality_microbatches); k++)
+            for (int pp = 1; pp <= 5; pp++) {
                 draw = draw * 1664525u + 1013904223u;
-                layouts[pp - 1] = equality_layout(12 * (pp - 1) + (int)(draw >> 16) % 12);
+                Layout layout = pp <= 4 ? equality_layout(12 * (pp - 1) + (int)(draw >> 16) % 12)
+                                        : equality_splits[n / 5 % (int)COUNT(equality_splits)];
+                points[n++] =
+                    equality_point(equality_models[m].name, equality_microbatches[k], &layout);
             }
-            layouts[4] =
-                equality_splits[(m * COUNT(equality_microbatches) + k) % COUNT(equality_splits)];
-            failed += equality_check(folder, equality_models[m].name, equality_microbatches[k],
-                                     layouts, COUNT(layouts));
-        }
-        folder_remove(folder);
-    }
+    char *folder = equality_folder();
+    int failed = points_check(folder, points, n);
+    folder_remove(folder);
     assert_int_equal(failed, 0);
 }
 
@@ -44,12 +43,13 @@ static void equality__holds_with_other_optimizers_and_losses(void **state)
     };
     static const Layout layouts[] = {
         {1, "1f1b", 0, 1, NULL, 0}, {2, "gpipe", 0.5, 1, NULL, 0}, {4, "1f1b", 1, 2, NULL, 0}};
-    char *folder = equality_folder(&(Fixture){.kind = FIXTURE_TIED});
+    char *folder = equality_folder();
     int failed = 0;
     for (size_t v = 0; v < COUNT(variants); v++)
         for (size_t i = 0; i < COUNT(layouts); i++) {
             Arguments args = {0};
             arguments_add(&args, "%s/config.yaml", folder);
+            add_set(&args, "model.path=%s/tied", folder);
             add_set(&args, "train.output=%s/v%zu-%zu", folder, v, i);
             add_set(&args, "train.global_batch_size=3");
             for (const char *const *set = variants[v]; *set; set++) add_set(&args, "%s", *set);
@@ -68,33 +68,26 @@ static void equality__holds_with_other_optimizers_and_losses(void **state)
 static void equality__holds_for_all_schedules(void **state)
 {
     (void)state;
-    static const struct {
-        const char *schedule;
-        int v_min, v_max, m_per_p;
-    } kinds[] = {{"gpipe", 1, 1, 0},      {"1f1b", 1, 1, 0},     {"interleaved", 1, 8, 0},
-                 {"looped_bfs", 1, 8, 0}, {"zb_h1", 1, 1, 0},    {"zb_h2", 1, 1, 0},
-                 {"zb1p", 1, 8, 0},       {"zbv", 2, 2, 0},      {"vhalf", 2, 2, 0},
-                 {"vmin", 2, 2, 0},       {"dualpipev", 2, 2, 2}};
     static const int microbatches[] = {1, 2, 5, 8};
     static const Layout plain = {1, "1f1b", 0, 1, NULL, 0};
-    char *folder = equality_folder(&(Fixture){.kind = FIXTURE_MOE, .n_layers = 8, .tied = true});
+    char *folder = equality_folder();
+    fixture_write_model(path_in(folder, "eight"), &(Fixture){.n_layers = 8, .tied = true});
     int failed = 0, n_probes = 0;
     for (size_t k = 0; k < COUNT(microbatches); k++) {
         int m = microbatches[k];
         equality_write_rows(path_in(folder, "batch-%d.jsonl", m), m);
-        if (!equality_probe(folder, "plain", m, &plain)) fail_msg("no plain run");
-        for (size_t s = 0; s < COUNT(kinds); s++)
+        Point point = equality_point("eight", m, &plain);
+        if (!point_probe(folder, "plain", &point)) fail_msg("no plain run");
+        for (size_t s = 0; s < COUNT(all_schedules); s++)
             for (int pp = 1; pp <= 4; pp *= 2)
-                for (int v = kinds[s].v_min; v <= kinds[s].v_max && pp * v <= 8; v *= 2) {
-                    if (m < kinds[s].m_per_p * pp) continue;
-                    Layout layout = {
-                        pp, kinds[s].schedule, n_probes % 3 * 0.5, 1 + n_probes % 2, NULL, v};
-                    bool ok = equality_probe(folder, "other", m, &layout) &&
+                for (int v = all_schedules[s].v_min; v <= all_schedules[s].v_max && pp * v <= 8;
+                     v *= 2) {
+                    if (m < all_schedules[s].mb_per_rank * pp) continue;
+                    point.layout = (Layout){
+                        pp, all_schedules[s].name, n_probes % 3 * 0.5, 1 + n_probes % 2, NULL, v};
+                    bool ok = point_probe(folder, "other", &point) &&
                               equality_compare_probes(folder, "other", "plain");
-                    if (!ok) {
-                        fprintf(stderr, "  %d microbatches of ", m);
-                        print_layout("8 layers", &layout);
-                    }
+                    if (!ok) point_print(&point);
                     failed += !ok;
                     n_probes++;
                 }
@@ -108,10 +101,10 @@ static void equality__holds_for_all_schedules(void **state)
 static void equality__one_bit_is_seen(void **state)
 {
     (void)state;
-    static const Layout plain = {2, "1f1b", 0, 1, NULL, 0};
-    char *folder = equality_folder(&(Fixture){.kind = FIXTURE_MOE});
-    assert_true(equality_produce(folder, "a", 2, &plain));
-    assert_true(equality_produce(folder, "b", 2, &plain));
+    const Point point = equality_point("moe", 2, &(Layout){2, "1f1b", 0, 1, NULL, 0});
+    char *folder = equality_folder();
+    assert_true(point_produce(folder, "a", &point));
+    assert_true(point_produce(folder, "b", &point));
     assert_true(equality_compare(folder, "b", "a"));
     static const struct {
         const char *path;

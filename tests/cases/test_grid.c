@@ -13,14 +13,14 @@ enum { DRAWN = SANITIZED ? 16 : 200 };
 static void grid__holds_on_drawn_points(void **state)
 {
     (void)state;
-    GridPoint points[DRAWN];
+    Point points[DRAWN];
     unsigned draw = 20261130;
     for (int n = 0; n < DRAWN;) {
         draw = draw * 1664525u + 1013904223u;
         n += grid_point(&points[n], (int)((uint64_t)draw * GRID_POINTS >> 32));
     }
     char *folder = grid_folder();
-    int failed = grid_check(folder, points, DRAWN);
+    int failed = points_check(folder, points, DRAWN);
     folder_remove(folder);
     assert_int_equal(failed, 0);
 }
@@ -30,15 +30,15 @@ static void grid__every_value_of_every_axis_is_a_point(void **state)
     (void)state;
     int n = 0, n_bf16 = 0, n_tied = 0, n_hf = 0, n_processes = 0, n_recompute = 0, n_eight = 0;
     for (int i = 0; i < GRID_POINTS; i++) {
-        GridPoint p;
+        Point p;
         if (!grid_point(&p, i)) continue;
         n++;
         n_bf16 += !strcmp(p.dtype, "bf16");
-        n_tied += p.tied;
+        n_tied += !strcmp(p.model, "tied");
         n_hf += !strcmp(p.form, "hf");
         n_processes += p.processes;
-        n_recompute += p.recompute == 0.5;
-        n_eight += p.pp == 8;
+        n_recompute += p.layout.recompute == 0.5;
+        n_eight += p.layout.pp == 8;
     }
     printf("  %d points\n", n);
     assert_int_equal(2 * n_bf16, n);

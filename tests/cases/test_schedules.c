@@ -23,13 +23,14 @@ static void schedules__from_files_leave_no_trace(void **state)
         {{3, TORCH "dualpipev-p3-m7-v2.csv", 0, 1, NULL, 0}, 7},
         {{4, TORCH "zbv-p4-m3-v2.csv", 0, 1, NULL, 0}, 3},
     };
-    char *folder = equality_folder(&(Fixture){.kind = FIXTURE_MOE, .n_layers = 8, .tied = true});
-    int failed = 0;
+    char *folder = equality_folder();
+    fixture_write_model(path_in(folder, "eight"), &(Fixture){.n_layers = 8, .tied = true});
+    Point points[COUNT(rows)];
     for (size_t i = 0; i < COUNT(rows); i++) {
-        int m = rows[i].n_mb;
-        equality_write_rows(path_in(folder, "batch-%d.jsonl", m), m);
-        failed += equality_check(folder, "8 layers", m, &rows[i].layout, 1);
+        points[i] = equality_point("eight", rows[i].n_mb, &rows[i].layout);
+        equality_write_rows(path_in(folder, "batch-%d.jsonl", rows[i].n_mb), rows[i].n_mb);
     }
+    int failed = points_check(folder, points, COUNT(rows));
     folder_remove(folder);
     assert_int_equal(failed, 0);
 }
@@ -39,6 +40,7 @@ static Arguments training(const char *folder, const Layout *layout, int n_mb)
     Arguments args = {0};
     arguments_add(&args, "train");
     arguments_add(&args, "%s/config.yaml", folder);
+    add_set(&args, "model.path=%s/moe", folder);
     add_set(&args, "train.output=%s/run", folder);
     add_set(&args, "train.global_batch_size=%d", n_mb);
     add_layout(&args, layout);
@@ -49,7 +51,7 @@ static Arguments training(const char *folder, const Layout *layout, int n_mb)
 static void schedules__in_descending_order_run_after_a_warning(void **state)
 {
     (void)state;
-    char *folder = equality_folder(&(Fixture){.kind = FIXTURE_MOE});
+    char *folder = equality_folder();
     Arguments args =
         training(folder, &(Layout){2, TORCH "looped-bfs-p2-m4-v2.csv", 0, 1, NULL, 0}, 4);
     assert_true(program_ends(&args, folder, 0));
@@ -83,7 +85,7 @@ static void schedules__that_do_not_fit_are_refused_before_the_start(void **state
         {{2, "interleaved", 0, 1, "[2,2]", 0}, 4, {"parallel.layer_split", "found 2 counts", "expected 4", NULL}},
     };
     // clang-format on
-    char *folder = equality_folder(&(Fixture){.kind = FIXTURE_MOE});
+    char *folder = equality_folder();
     int failed = 0;
     for (size_t i = 0; i < COUNT(rows); i++) {
         Arguments args = training(folder, &rows[i].layout, rows[i].n_mb);
