@@ -1,13 +1,12 @@
 #include "train/trainer.h"
 #include "base/clock.h"
 #include "io/file.h"
-#include "pipeline/schedule_text.h"
-#include "pipeline/timeline.h"
 #include "train/evaluate.h"
 #include "train/export.h"
 #include "train/memory_plan.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
+#include "train/profile.h"
 #include "train/stop_before.h"
 
 #include <math.h>
@@ -123,45 +122,6 @@ static void update(Trainer *t, const EngineSums *sums, const BatchTotals *totals
     engine_spread_values(t->engine);
 }
 
-static bool is_profiled(const TrainConfig *c, int64_t step)
-{
-    for (int i = 0; i < c->train.profile_steps.n; i++)
-        if (c->train.profile_steps.at[i] == step) return true;
-    return false;
-}
-
-static Status begin_profile(Engine *e)
-{
-    e->pipeline[PASS_TRAIN]->watch_messages = true;
-    return engine_align_clocks(e);
-}
-
-static Status write_timeline(const Trainer *t, const ScheduleReport *report, Arena *arena)
-{
-    TextBuffer text;
-    text_buffer_init(&text, arena);
-    schedule_print(&text, SCHEDULE_TRACE, t->engine->schedule[PASS_TRAIN], report);
-    const char *dir = path_join(arena, t->config->train.output, "trace");
-    TRY(dir_create(dir));
-    const char *name = text_format(arena, "step-%06lld.json", (long long)t->state.step);
-    return file_write_atomic(path_join(arena, dir, name), text.text, text.length);
-}
-
-/* With an arena of its own: what other steps need does not grow by it. */
-static Status end_profile(Trainer *t)
-{
-    Pipeline *pipeline = t->engine->pipeline[PASS_TRAIN];
-    Arena arena;
-    arena_init(&arena, "timeline");
-    ScheduleReport report;
-    pipeline->watch_messages = false;
-    Status status = timeline_gather(&report, pipeline, &arena);
-    if (status == OK)
-        status = comm_agree(t->world, t->lead ? write_timeline(t, &report, &arena) : OK);
-    arena_free(&arena);
-    return status;
-}
-
 static int64_t flags_of(Trainer *t)
 {
     t->late = t->lead && deadline_is_near(&t->deadline, 1 + saver_is_busy(t->saver));
@@ -181,11 +141,11 @@ static Status train_step(Trainer *t, Metrics *m, bool *stop)
     dataset_rows(t->plan->train, t->state.position, n_rows, rows);
     BatchTotals totals;
     MicroBatch *mb = engine_batch(&totals, e, rows, n_rows);
-    bool profiled = is_profiled(c, t->state.step);
-    if (profiled) TRY(begin_profile(e));
+    bool profiled = profile_wants(c, t->state.step);
+    if (profiled) TRY(profile_begin(e));
     double built = clock_seconds();
     engine_forward_backward(e, mb);
-    if (profiled) TRY(end_profile(t));
+    if (profiled) TRY(profile_end(e, t->state.step));
     EngineSums sums;
     engine_sums(&sums, e, PASS_TRAIN, flags_of(t));
     engine_losses(&sums, e, &totals);
@@ -357,11 +317,7 @@ static Status describe(Trainer *t)
              (long long)t->plan->n_steps, (long long)t->config->train.global_batch_size);
     if (t->world->placement && *t->world->placement) log_line(&t->log, "%s", t->world->placement);
     show_mesh(t);
-    const IntList *profiled = &t->config->train.profile_steps;
-    for (int i = 0; i < profiled->n; i++)
-        if (profiled->at[i] > t->plan->n_steps)
-            log_warning(&t->log, "train.profile_steps: step %lld never comes (the run has %lld)",
-                        (long long)profiled->at[i], (long long)t->plan->n_steps);
+    profile_warn(t->config, t->plan->n_steps, &t->log);
     if (t->plan->checkpoint) log_line(&t->log, "resumed from %s", t->plan->checkpoint);
     const char *path = path_join(&e->step, t->config->train.output, "metrics.jsonl");
     return metrics_open(&t->metrics, path, t->plan->checkpoint ? t->plan->state.step : -1,
