@@ -51,6 +51,7 @@ typedef struct Engine {
     HfLayout *layout;
     int *first_s;          /* [n_stages + 1] set.at of each stage's parameters */
     GradSync *sync;        /* NULL: no rank holds the same parameters, or nothing is trained */
+    Comm *scope;           /* of the balancing loss, as in StageConfig */
     Tensor tied_grad;      /* what the other holder of a tied pair sends; null when not needed */
     char side_files[4096]; /* where saving copies config, tokenizer, … from (hf_copy_side_files) */
 } Engine;
