@@ -1,8 +1,8 @@
 #pragma once
 /**
  * The promise of equality (numerics, section 12): points of a grid, each compared with the plain run of the same model,
- * microbatches, dtype, balancing form and kernel path. What is compared, all bit for bit: losses.json and
- * grads.safetensors of a probe; metrics.jsonl, weights, moments and export after five steps. Include after cmocka.h.
+ * microbatches, dtype, balancing form, kernel path, dp_size and ep_size. What is compared, all bit for bit: losses.json
+ * and grads.safetensors of a probe; metrics.jsonl, weights, moments and export after five steps. Include after cmocka.h.
  *
  * A folder of points holds a model MODEL for each name that points have, batch-M.jsonl for each number of microbatches, and
  * config.yaml with the data and EQUALITY_STEPS steps.
@@ -15,14 +15,21 @@ enum { EQUALITY_STEPS = 5 };
 
 typedef struct Point {
     Layout layout;
-    int n_mb;
+    int dp, ep, zero;                 /* zero_stage; 0 of dp and ep stands for 1 */
+    int n_mb;                         /* of all data-parallel ranks together */
     const char *model, *dtype, *form; /* form: of the balancing loss */
     const char *path;                 /* train.isa; NULL: what the machine or SW_TEST_ISA says */
     bool processes;                   /* else ranks are threads */
 } Point;
 
+static inline int point_ranks(const Point *p)
+{
+    return p->layout.pp * (p->dp ? p->dp : 1);
+}
+
 static inline void point_print(const Point *p)
 {
+    fprintf(stderr, "  dp %d, ep %d, zero_stage %d,\n", p->dp, p->ep, p->zero);
     fprintf(stderr, "  %d microbatches, %s, balancing %s, path %s, ranks are %s,\n", p->n_mb,
             p->dtype, p->form, p->path ? p->path : "auto", p->processes ? "processes" : "threads");
     print_layout(p->model, &p->layout);
@@ -33,6 +40,9 @@ static inline void point_print(const Point *p)
 static inline void point_sets(Arguments *args, const Point *p)
 {
     add_layout(args, &p->layout);
+    if (p->dp) add_set(args, "parallel.dp_size=%d", p->dp);
+    if (p->ep) add_set(args, "parallel.ep_size=%d", p->ep);
+    add_set(args, "parallel.zero_stage=%d", p->zero);
     add_set(args, "model.dtype=%s", p->dtype);
     add_set(args, "loss.balancing_form=%s", p->form);
     add_set(args, "loss.balancing_alpha=0.01");
@@ -113,8 +123,9 @@ static inline bool point_plain(char name[128], const char *folder, const Point *
 {
     Point plain = *p;
     plain.layout = (Layout){1, "1f1b", 0, 1, NULL, 0};
-    snprintf(name, 128, "plain-%s-%d-%s-%s-%s", p->model, p->n_mb, p->dtype, p->form,
-             p->path ? p->path : "auto");
+    plain.zero = 0;
+    snprintf(name, 128, "plain-%d-%d-%s-%d-%s-%s-%s", p->dp, p->ep, p->model, p->n_mb, p->dtype,
+             p->form, p->path ? p->path : "auto");
     return path_exists(path_in(folder, "%s-run", name)) || point_produce(folder, name, &plain);
 }
 
@@ -141,7 +152,7 @@ static inline void command_write(FILE *out, const Command *command, Arguments *a
     arguments_free(args);
 }
 
-/* Points of processes, all of one pp_size, in one launch. Returns how many differ. */
+/* Points of processes, all of as many ranks, in one launch. Returns how many differ. */
 static inline int points_launch(const char *folder, const Point *const *points, int n)
 {
     int failed = 0;
@@ -159,7 +170,7 @@ static inline int points_launch(const char *folder, const Point *const *points, 
     }
     fclose(out);
     Arguments args = {0};
-    add_launch(&args, points[0]->layout.pp, SW_LAUNCHED_COMMANDS);
+    add_launch(&args, point_ranks(points[0]), SW_LAUNCHED_COMMANDS);
     arguments_add(&args, "%s", path_in(folder, "commands.txt"));
     launch_ends(&args, folder, 0, NULL);
     for (int i = 0; i < n; i++) {
@@ -174,7 +185,7 @@ static inline int points_launch(const char *folder, const Point *const *points, 
 }
 
 /**
- * Runs and compares the points; those of processes are launched together, a few of one pp_size at a time. Returns how many
+ * Runs and compares the points; those of processes are launched together, a few of as many ranks at a time. Returns how many
  * differ.
  */
 static inline int points_check(const char *folder, const Point *points, int n)
@@ -187,11 +198,11 @@ static inline int points_check(const char *folder, const Point *points, int n)
         if (!ok) point_print(&points[i]);
         failed += !ok || !point_compare(folder, "other", &points[i]);
     }
-    for (int pp = 1; pp <= MOST_RANKS; pp++) {
+    for (int n_ranks = 1; n_ranks <= MOST_RANKS; n_ranks++) {
         const Point *group[TOGETHER];
         int in_group = 0;
         for (int i = 0; i <= n; i++) {
-            if (i < n && points[i].processes && points[i].layout.pp == pp)
+            if (i < n && points[i].processes && point_ranks(&points[i]) == n_ranks)
                 group[in_group++] = &points[i];
             if (in_group == TOGETHER || (i == n && in_group)) {
                 failed += points_launch(folder, group, in_group);
