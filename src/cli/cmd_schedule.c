@@ -124,7 +124,7 @@ static Status read_costs(Costs *out, const char *text, int n_stages, Arena *aren
 
 static Status check_numbers(const ScheduleArgs *args)
 {
-    if (ends_with(args->schedule, ".csv")) return OK;
+    if (schedule_is_file(args->schedule)) return OK;
     const char *missing = args->pp < 0 ? "pp" : args->microbatches < 0 ? "microbatches" : NULL;
     if (!missing) return OK;
     /* An unknown name is the better message of the two. */

@@ -126,7 +126,7 @@ static Status read_file(Schedule **out, const ScheduleRequest *request, Arena *a
     return OK;
 }
 
-static bool is_file_name(const char *name)
+bool schedule_is_file(const char *name)
 {
     size_t n = strlen(name);
     return n >= 4 && strcmp(name + n - 4, ".csv") == 0;
@@ -135,7 +135,7 @@ static bool is_file_name(const char *name)
 Status schedule_build(Schedule **out, const ScheduleRequest *request, Arena *arena)
 {
     Schedule *s = NULL;
-    if (is_file_name(request->name))
+    if (schedule_is_file(request->name))
         TRY(read_file(&s, request, arena));
     else
         TRY(generate(&s, request, arena));

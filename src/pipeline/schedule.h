@@ -100,13 +100,15 @@ typedef struct ScheduleKind {
 
 /** All names of the configuration, ending with a NULL name. */
 extern const ScheduleKind schedule_kinds[];
+/** Whether a schedule's name is that of a file: it ends in ".csv". */
+bool schedule_is_file(const char *name);
 /** Errors: ERR_USAGE for an unknown name (with the nearest known one). */
 Status schedule_find(const ScheduleKind **out, const char *name) MUST_USE;
 
 /* ---- building ------------------------------------------------------------------------------------- */
 
 typedef struct ScheduleRequest {
-    const char *name; /* of the table, or a path that ends in ".csv" */
+    const char *name; /* of the table, or a file's (schedule_is_file) */
     int n_ranks;      /* 0: what the file says (files only) */
     int n_mb;         /* 0: what the file says, or the fewest that the schedule takes */
     int n_virtual;    /* 0: default of the schedule, or what the file says */

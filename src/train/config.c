@@ -16,61 +16,15 @@ Status config_defaults(TrainConfig *out, Arena *arena)
     return OK;
 }
 
-static Status finish(TrainConfig *config, const char *place)
-{
-    config_resolve(config);
-    return config_check(config, place);
-}
-
-Status config_load(TrainConfig *out, const char *path, const char *const *sets, int n_sets,
-                   Arena *arena)
-{
-    TrainConfig config;
-    TRY(config_defaults(&config, arena));
-    if (path) {
-        YamlDoc yaml;
-        TRY(yaml_doc_read(&yaml, path, arena));
-        Status st = options_read(&config, config_sections(), &yaml, arena);
-        yaml_doc_free(&yaml);
-        TRY(st);
-    }
-    for (int i = 0; i < n_sets; i++) TRY(options_set(&config, config_sections(), sets[i], arena));
-    TRY(finish(&config, path ? path : "configuration"));
-    *out = config;
-    return OK;
-}
-
-Status config_parse(TrainConfig *out, const char *place, const char *text, size_t bytes,
-                    Arena *arena)
-{
-    TrainConfig config;
-    TRY(config_defaults(&config, arena));
-    YamlDoc yaml;
-    TRY(yaml_doc_parse(&yaml, place, text, bytes, arena));
-    Status st = options_read(&config, config_sections(), &yaml, arena);
-    yaml_doc_free(&yaml);
-    TRY(st);
-    TRY(finish(&config, place));
-    *out = config;
-    return OK;
-}
-
 /* ---- what follows from other keys ------------------------------------------------------------------ */
 
-/* NULL: not a name of the table. */
-static const ScheduleKind *schedule_kind(const char *name)
-{
-    for (const ScheduleKind *kind = schedule_kinds; kind->name; kind++)
-        if (!strcmp(kind->name, name)) return kind;
-    return NULL;
-}
-
-void config_resolve(TrainConfig *config)
+static void resolve(TrainConfig *config)
 {
     ParallelSection *parallel = &config->parallel;
     TrainSection *train = &config->train;
-    const ScheduleKind *kind = schedule_kind(parallel->schedule);
-    if (parallel->num_virtual_stages < 0 && kind) /* a file says it itself */
+    const ScheduleKind *kind;
+    if (parallel->num_virtual_stages < 0 &&
+        schedule_find(&kind, parallel->schedule) == OK) /* a file says it itself */
         parallel->num_virtual_stages = kind->n_virtual_default;
     if (train->steps < 0 && isnan(train->epochs)) train->epochs = 1;
     if (config->data.seed < 0) config->data.seed = train->seed;
@@ -80,22 +34,14 @@ void config_resolve(TrainConfig *config)
 
 /* ---- combinations ---------------------------------------------------------------------------------- */
 
-static bool is_csv(const char *name)
-{
-    size_t n = strlen(name);
-    return n >= 4 && !strcmp(name + n - 4, ".csv");
-}
-
 static Status check_schedule(const ParallelSection *parallel, const char *place)
 {
     const char *name = parallel->schedule;
-    if (is_csv(name)) return OK; /* what contradicts it is found when it is read (schedule_build) */
-    const ScheduleKind *kind = schedule_kind(name);
-    if (!kind) {
-        Status st = schedule_find(&kind, name);
-        return FAIL(st == OK ? ERR_USAGE : st, "%s: parallel.schedule: %s", place,
-                    status_message());
-    }
+    if (schedule_is_file(name))
+        return OK; /* what contradicts it is found when it is read (schedule_build) */
+    const ScheduleKind *kind;
+    Status st = schedule_find(&kind, name);
+    if (st != OK) return FAIL(st, "%s: parallel.schedule: %s", place, status_message());
     if (!kind->generate)
         return FAIL(ERR_UNSUPPORTED, "%s: parallel.schedule: %s is not available yet", place, name);
     int v = parallel->num_virtual_stages;
@@ -119,7 +65,7 @@ static Status check_layer_split(const ParallelSection *parallel, const char *pla
     return OK;
 }
 
-Status config_check(const TrainConfig *config, const char *place)
+static Status check(const TrainConfig *config, const char *place)
 {
     const TrainSection *train = &config->train;
     if (train->steps >= 0 && !isnan(train->epochs))
@@ -138,6 +84,50 @@ Status config_check(const TrainConfig *config, const char *place)
     TRY(check_schedule(parallel, place));
     return check_layer_split(parallel, place);
 }
+
+/* ---- reading --------------------------------------------------------------------------------------- */
+
+static Status read_yaml(TrainConfig *config, YamlDoc *yaml, Arena *arena)
+{
+    Status st = options_read(config, config_sections(), yaml, arena);
+    yaml_doc_free(yaml);
+    return st;
+}
+
+static Status finish(TrainConfig *out, TrainConfig *config, const char *place)
+{
+    resolve(config);
+    TRY(check(config, place));
+    *out = *config;
+    return OK;
+}
+
+Status config_load(TrainConfig *out, const char *path, const char *const *sets, int n_sets,
+                   Arena *arena)
+{
+    TrainConfig config;
+    TRY(config_defaults(&config, arena));
+    if (path) {
+        YamlDoc yaml;
+        TRY(yaml_doc_read(&yaml, path, arena));
+        TRY(read_yaml(&config, &yaml, arena));
+    }
+    for (int i = 0; i < n_sets; i++) TRY(options_set(&config, config_sections(), sets[i], arena));
+    return finish(out, &config, path ? path : "configuration");
+}
+
+Status config_parse(TrainConfig *out, const char *place, const char *text, size_t bytes,
+                    Arena *arena)
+{
+    TrainConfig config;
+    YamlDoc yaml;
+    TRY(config_defaults(&config, arena));
+    TRY(yaml_doc_parse(&yaml, place, text, bytes, arena));
+    TRY(read_yaml(&config, &yaml, arena));
+    return finish(out, &config, place);
+}
+
+/* ---- for a run ------------------------------------------------------------------------------------- */
 
 Status config_require_run(const TrainConfig *config, const char *place)
 {

@@ -1,10 +1,10 @@
 #pragma once
 /**
  * What a user can say about a run: nine sections, the keys of the YAML file and of --set. The rows in
- * config.c (one per key) hold defaults, limits and help; io/options.h reads them.
+ * config_keys.c (one per key) hold defaults, limits and help; io/options.h reads them.
  *
  * No value: -1 in whole numbers, NAN in real ones, NULL in texts, at == NULL in lists; the fields that
- * can have none say so. config_load fills in what follows from other keys (config_resolve).
+ * can have none say so. config_load fills in what follows from other keys.
  */
 #include "core/tensor.h"
 #include "data/batch.h"
@@ -146,7 +146,9 @@ const OptionSection *config_sections(void);
 Status config_defaults(TrainConfig *out, Arena *arena) MUST_USE;
 
 /**
- * Defaults, then the file (NULL: none), then each "section.key=value"; checked and resolved.
+ * Defaults, then the file (NULL: none), then each "section.key=value"; then what follows from other keys: train.epochs 1 when
+ * neither steps nor epochs are given, data.seed, lr_schedule.lr_min at most optimizer.lr, num_virtual_stages by schedule.
+ * Doing that twice changes nothing. Checked are combinations of keys that cannot be, whatever the model and the world.
  * Errors: ERR_IO, ERR_FORMAT (no YAML), ERR_USAGE "PLACE: KEY: …", ERR_UNSUPPORTED (not available yet).
  */
 Status config_load(TrainConfig *out, const char *path, const char *const *sets, int n_sets,
@@ -155,14 +157,6 @@ Status config_load(TrainConfig *out, const char *path, const char *const *sets, 
 Status config_parse(TrainConfig *out, const char *place, const char *text, size_t bytes,
                     Arena *arena) MUST_USE;
 
-/** What needs neither model nor world: combinations of keys that cannot be. Part of config_load. */
-Status config_check(const TrainConfig *config, const char *place) MUST_USE;
-/**
- * What follows from other keys: train.epochs 1 when neither steps nor epochs are given, data.seed,
- * lr_schedule.lr_min at most optimizer.lr, num_virtual_stages by schedule. Doing it twice changes nothing. Part of
- * config_load.
- */
-void config_resolve(TrainConfig *config);
 /**
  * What a training run cannot do without: train.output, data.train, a batch that divides by dp_size (after config_fit_world).
  * ERR_USAGE naming the key.
