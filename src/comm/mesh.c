@@ -4,11 +4,6 @@ static const char *const axis_names[AXIS_COUNT] = {
     [AXIS_PP] = "pp", [AXIS_DP] = "dp",     [AXIS_EP] = "ep",  [AXIS_SP] = "sp",
     [AXIS_TP] = "tp", [AXIS_DATA] = "data", [AXIS_EDP] = "edp"};
 
-const char *mesh_axis_name(MeshAxis axis)
-{
-    return axis_names[axis];
-}
-
 /* The members of an axis' groups: size of them, step world ranks apart. */
 typedef struct Extent {
     int size, step;

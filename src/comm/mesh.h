@@ -35,9 +35,6 @@ typedef struct Mesh {
     Comm self;              /* what axes of size 1 point to */
 } Mesh;
 
-/** "pp", "dp", … as in the keys pp_size, dp_size. */
-const char *mesh_axis_name(MeshAxis axis);
-
 /**
  * Whether the sizes make a mesh of n_ranks.
  * Errors: ERR_USAGE if a size is below 1, the product is not n_ranks, or ep_size does not divide dp_size * sp_size.

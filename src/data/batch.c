@@ -3,11 +3,6 @@
 #include <assert.h>
 #include <math.h>
 
-const char *const reduction_names[] = {[REDUCTION_TOKEN] = "token",
-                                       [REDUCTION_SAMPLE] = "sample",
-                                       [REDUCTION_SQUARE] = "square",
-                                       NULL};
-
 /** Labels of segment i that count: the first has nothing before it to be predicted from. */
 static int64_t count_trained(const Row *row, int i)
 {

@@ -11,7 +11,6 @@
 #include "data/row.h"
 
 typedef enum LossReduction { REDUCTION_TOKEN, REDUCTION_SAMPLE, REDUCTION_SQUARE } LossReduction;
-extern const char *const reduction_names[]; /* as in the configuration; ends with NULL */
 
 typedef struct BatchConfig {
     LossReduction reduction;

@@ -168,11 +168,6 @@ int64_t dataset_longest(const Dataset *dataset)
     return dataset->longest;
 }
 
-const Sampler *dataset_sampler(const Dataset *dataset)
-{
-    return &dataset->sampler;
-}
-
 void dataset_row(const Dataset *dataset, int64_t position, Row *out)
 {
     *out = token_store_row(&dataset->rows, sampler_row(&dataset->sampler, position));

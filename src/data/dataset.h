@@ -58,7 +58,6 @@ void dataset_free(Dataset **dataset);
 int64_t dataset_n_rows(const Dataset *dataset);   /* of one epoch */
 int64_t dataset_n_tokens(const Dataset *dataset); /* of one epoch */
 int64_t dataset_longest(const Dataset *dataset);  /* tokens of the longest row */
-const Sampler *dataset_sampler(const Dataset *dataset);
 
 /** The row at a position of the endless stream (sampler.h); lent, valid until dataset_free. */
 void dataset_row(const Dataset *dataset, int64_t position, Row *out);

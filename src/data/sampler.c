@@ -21,11 +21,6 @@ int64_t shuffle_index(int64_t i, int64_t n, uint64_t key)
     return (int64_t)x;
 }
 
-int64_t sampler_epoch(const Sampler *sampler, int64_t position)
-{
-    return position / sampler->n_rows;
-}
-
 int64_t sampler_row(const Sampler *sampler, int64_t position)
 {
     int64_t epoch = position / sampler->n_rows, i = position % sampler->n_rows;

@@ -17,9 +17,6 @@ typedef struct Sampler {
 /** The row at a position of the stream, in [0, n_rows). */
 int64_t sampler_row(const Sampler *sampler, int64_t position);
 
-/** Epochs completed before a position. */
-int64_t sampler_epoch(const Sampler *sampler, int64_t position);
-
 /** ceil(epochs * n_rows / batch): steps that see every row `epochs` times; the last is filled from the next epoch. */
 int64_t sampler_steps(double epochs, int64_t n_rows, int64_t batch);
 

@@ -184,14 +184,14 @@ static Status open_files(SafetensorsFile **file, const char *dir, const char *co
     return OK;
 }
 
-static Status open_and_join(ShardIndex **out, const char *path, const char *dir,
-                            const ShardMap *map, const char *const *names, int n, Arena *arena,
-                            Log *log)
+static Status open_shards(ShardIndex **out, const char *dir, const ShardMap *map, Arena *arena,
+                          Log *log)
 {
+    int n = map->n_shards;
     SafetensorsFile **file = NULL;
     TRY(arena_alloc(arena, &file, (size_t)n, sizeof *file));
-    TRY(open_files(file, dir, names, n, arena));
-    Status st = shard_index_join(out, path, map, file, n, arena, log);
+    TRY(open_files(file, dir, map->by_name, n, arena));
+    Status st = shard_index_join(out, map->path, map, file, n, arena, log);
     if (st != OK) close_files(file, n);
     return st;
 }
@@ -204,12 +204,6 @@ static Status open_single(ShardIndex **out, const char *path, Arena *arena)
     Status st = shard_index_join(out, path, NULL, file, 1, arena, NULL);
     if (st != OK) safetensors_close(&file[0]);
     return st;
-}
-
-Status shard_index_open_files(ShardIndex **out, const char *dir, const char *const *names, int n,
-                              Arena *arena)
-{
-    return open_and_join(out, dir, dir, NULL, names, n, arena, NULL);
 }
 
 /* A shard that is not there is the index's fault: say which entry asks for it. */
@@ -245,7 +239,7 @@ Status shard_index_open(ShardIndex **out, const char *path, Arena *arena, Log *l
         return open_single(out, single, arena);
     }
     TRY(check_shards_exist(&map, path, arena));
-    return open_and_join(out, index, path, &map, map.by_name, map.n_shards, arena, log);
+    return open_shards(out, path, &map, arena, log);
 }
 
 void shard_index_close(ShardIndex **index)

@@ -35,9 +35,6 @@ typedef struct ShardIndex {
  * shards, or a shard is broken (safetensors_open).
  */
 Status shard_index_open(ShardIndex **out, const char *path, Arena *arena, Log *log) MUST_USE;
-/** The tensors of the named files of a folder, without an index. */
-Status shard_index_open_files(ShardIndex **out, const char *dir, const char *const *names, int n,
-                              Arena *arena) MUST_USE;
 void shard_index_close(ShardIndex **index); /* clears the handle; NULL is fine */
 
 /** NULL: not there. */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const Family *const families[] = {&family_qwen3_moe, &family_qwen3, NULL};
+static const Family *const families[] = {&family_qwen3_moe, &family_qwen3, NULL};
 
 /* Keys that change the maths in a way that we do not compute, with the value that leaves them out. */
 static const ConfigFixed fixed_keys[] = {

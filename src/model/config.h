@@ -96,5 +96,3 @@ struct Family {
     const WeightSpec *weights; /* ends with a NULL name */
     bool qk_norm;
 };
-
-extern const Family *const families[]; /* ends with NULL */

@@ -6,9 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const schedule_format_names[SCHEDULE_FORMAT_COUNT + 1] = {"grid", "csv",   "json",
-                                                                      "svg",  "trace", NULL};
-
 const char *action_text(char *text, ActionKind kind, int stage, int mb)
 {
     snprintf(text, ACTION_TEXT_MAX, "%d%s%d", stage, action_names[kind], mb);

@@ -17,9 +17,6 @@ typedef enum ScheduleFormat {
     SCHEDULE_FORMAT_COUNT
 } ScheduleFormat;
 
-extern const char
-    *const schedule_format_names[SCHEDULE_FORMAT_COUNT + 1]; /* "grid", …; ends with NULL */
-
 enum { ACTION_TEXT_MAX = 40 };
 /** "2F0"; text has ACTION_TEXT_MAX bytes. Returns text. */
 const char *action_text(char *text, ActionKind kind, int stage, int mb);

@@ -172,25 +172,6 @@ static void index__one_file_is_a_folder_of_one(void **state)
     assert_message(path);
 }
 
-static void index__named_files_need_no_index(void **state)
-{
-    Temp *temp = *state;
-    static const char *const names[] = {"2.safetensors", "1.safetensors", "3.safetensors"};
-    write_shard(temp, "1.safetensors", "ac");
-    write_shard(temp, "2.safetensors", "b");
-    ShardIndex *index;
-    assert_ok(shard_index_open_files(&index, temp->dir, names, 2, &temp->arena));
-    assert_int_equal(index->n, 3);
-    assert_int_equal(index->n_unlisted, 0);
-    assert_string_equal(index->tensor[1].name, "b");
-    shard_index_close(&index);
-    assert_int_equal(shard_index_open_files(&index, temp->dir, names, 3, &temp->arena), ERR_IO);
-    assert_message("3.safetensors");
-    write_shard(temp, "3.safetensors", "a");
-    assert_int_equal(shard_index_open_files(&index, temp->dir, names, 3, &temp->arena), ERR_FORMAT);
-    assert_message("tensor a: also in");
-}
-
 static int open_descriptors(void)
 {
     int n = 0;
@@ -281,7 +262,6 @@ int main(void)
         TEMP_TEST(index__folders_are_accepted_warned_about_or_refused),
         TEMP_TEST(index__broken_shards_are_refused_by_their_own_name),
         TEMP_TEST(index__one_file_is_a_folder_of_one),
-        TEMP_TEST(index__named_files_need_no_index),
         TEMP_TEST(index__nothing_stays_open_or_mapped),
         TEMP_TEST(plan__fills_shards_in_order),
         TEMP_TEST(plan__bad_lists_are_refused),
