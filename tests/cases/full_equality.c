@@ -8,7 +8,7 @@
 #include "cases/equality.h"
 #include "kernels/path.h"
 
-static const char *const dtypes[] = {"f32", "bf16"};
+static const char *const dtypes[] = {"bf16", "f32"};
 
 enum {
     BATCHES = COUNT(equality_microbatches),
@@ -103,8 +103,8 @@ static void equality__holds_over_processes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equality__holds_over_processes),
         cmocka_unit_test(equality__holds_over_the_grid),
+        cmocka_unit_test(equality__holds_over_processes),
     };
     return cmocka_run_group_tests_name("cases/full_equality", tests, NULL, NULL);
 }
