@@ -33,7 +33,7 @@ static void grid__holds_everywhere(void **state)
     double limit = 60 * (minutes ? atof(minutes) : 10);
     int done = grid_done(path), failed = 0;
     time_t begin = time(NULL);
-    char *folder = grid_folder();
+    char *folder = grid_folder(GRID_LAYERS);
     while (done < GRID_POINTS && !failed && difftime(time(NULL), begin) < limit) {
         Point points[PART];
         int n = 0, end = done;

@@ -9,6 +9,7 @@
 static const int grid_pp[] = {1, 2, 3, 4, 8}, grid_mb[] = {1, 2, 5, 8};
 
 enum {
+    GRID_LAYERS = 24,
     GRID_VIRTUAL = 3,
     GRID_SCHEDULES = 17,
     GRID_POINTS = GRID_SCHEDULES * 5 * 4 * 3 * 2 * 2 * 2 * 2
@@ -47,12 +48,14 @@ static inline bool grid_point(Point *p, int i)
     return p->n_mb >= all_schedules[s].mb_per_rank * p->layout.pp;
 }
 
-/** Models and rows; to be removed by the caller. */
-static inline char *grid_folder(void)
+/** Models of so many layers, and rows; to be removed by the caller. */
+static inline char *grid_folder(int n_layers)
 {
     char *folder = folder_make(), text[1024];
-    fixture_write_model(path_in(folder, "untied"), &(Fixture){.kind = FIXTURE_DEEP});
-    fixture_write_model(path_in(folder, "tied"), &(Fixture){.kind = FIXTURE_DEEP, .tied = true});
+    for (int tied = 0; tied < 2; tied++)
+        fixture_write_model(
+            path_in(folder, tied ? "tied" : "untied"),
+            &(Fixture){.kind = FIXTURE_DEEP, .n_layers = n_layers, .tied = tied != 0});
     fixture_write_rows(path_in(folder, "rows.jsonl"), FIXTURE_SHORT, 2, 1);
     char *rows = read_text(path_in(folder, "rows.jsonl"), NULL), *end = rows;
     for (int n = 1; n <= 16; n++) {

@@ -19,7 +19,7 @@ static void grid__holds_on_drawn_points(void **state)
         draw = draw * 1664525u + 1013904223u;
         n += grid_point(&points[n], (int)((uint64_t)draw * GRID_POINTS >> 32));
     }
-    char *folder = grid_folder();
+    char *folder = grid_folder(GRID_LAYERS);
     int failed = points_check(folder, points, DRAWN);
     folder_remove(folder);
     assert_int_equal(failed, 0);
