@@ -5,36 +5,28 @@
 
 /* ---- the plan ------------------------------------------------------------------------------- */
 
-/* Which tensors go out, to which files, and the index beside them. */
+/* Which tensors go out, and to which files. */
 typedef struct Plan {
     int n;
     int *tensor;      /* [n] in layout->at */
     TensorDecl *decl; /* [n] */
-    int n_files;
-    const char **file_name;
-    int *file_of;           /* [n] */
-    const char *index_text; /* NULL: none */
-    size_t index_bytes;
+    ShardPlan files;  /* index_text NULL: no index beside them */
 } Plan;
 
 /* The source's file per tensor; one that has none joins the first. */
 static Status plan_as_source(Plan *plan, const HfLayout *layout, Arena *arena)
 {
-    TRY(arena_alloc(arena, &plan->file_name, (size_t)plan->n + 1, sizeof *plan->file_name));
-    TRY(arena_alloc(arena, &plan->file_of, (size_t)plan->n, sizeof *plan->file_of));
+    ShardPlan *files = &plan->files;
+    TRY(arena_alloc(arena, &files->file_name, (size_t)plan->n + 1, sizeof *files->file_name));
+    TRY(arena_alloc(arena, &files->shard_of, (size_t)plan->n, sizeof *files->shard_of));
     for (int i = 0; i < plan->n; i++) {
         const char *file = layout->at[plan->tensor[i]].file;
         int f = 0;
-        while (f < plan->n_files && strcmp(plan->file_name[f], file) != 0) f++;
-        if (f == plan->n_files) plan->file_name[plan->n_files++] = file;
-        plan->file_of[i] = f;
+        while (f < files->n_shards && strcmp(files->file_name[f], file) != 0) f++;
+        if (f == files->n_shards) files->file_name[files->n_shards++] = file;
+        files->shard_of[i] = f;
     }
-    if (!layout->sharded) return OK;
-    ShardPlan files = {plan->n_files, plan->file_name, plan->file_of, 0, NULL, 0};
-    TRY(shard_plan_index(&files, plan->decl, plan->n, arena));
-    plan->index_text = files.index_text;
-    plan->index_bytes = files.index_bytes;
-    return OK;
+    return layout->sharded ? shard_plan_index(files, plan->decl, plan->n, arena) : OK;
 }
 
 static Status make_plan(Plan *plan, const HfLayout *layout, const HfWrite *how, const bool *present,
@@ -52,20 +44,13 @@ static Status make_plan(Plan *plan, const HfLayout *layout, const HfWrite *how, 
         plan->decl[plan->n++] = (TensorDecl){t->name, dtype, t->n_dims, t->dim};
     }
     if (from_source && !how->only_file) return plan_as_source(plan, layout, arena);
-    ShardPlan shards;
-    TRY(shard_plan(&shards, plan->decl, plan->n,
+    TRY(shard_plan(&plan->files, plan->decl, plan->n,
                    how->only_file         ? INT64_MAX
                    : how->max_shard_bytes ? how->max_shard_bytes
                                           : 5000000000,
                    arena));
-    plan->n_files = shards.n_shards;
-    plan->file_name = shards.file_name;
-    plan->file_of = shards.shard_of;
-    if (how->only_file && plan->n_files) plan->file_name[0] = how->only_file;
-    if (plan->n_files > 1) {
-        plan->index_text = shards.index_text;
-        plan->index_bytes = shards.index_bytes;
-    }
+    if (how->only_file) plan->files.file_name[0] = how->only_file;
+    if (plan->files.n_shards == 1) plan->files.index_text = NULL, plan->files.index_bytes = 0;
     return OK;
 }
 
@@ -77,7 +62,7 @@ struct HfWriter {
     HfWrite how;
     const char *index_path;
     bool carries;               /* one rank writes what belongs to no parameter */
-    SafetensorsWriter **file_f; /* [plan.n_files] */
+    SafetensorsWriter **file_f; /* [plan.files.n_shards] */
 };
 
 static Status create_file(HfWriter *w, int file, Arena *arena)
@@ -86,8 +71,8 @@ static Status create_file(HfWriter *w, int file, Arena *arena)
     int n = 0;
     TRY(arena_alloc(arena, &decl, (size_t)w->plan.n, sizeof *decl));
     for (int i = 0; i < w->plan.n; i++)
-        if (w->plan.file_of[i] == file) decl[n++] = w->plan.decl[i];
-    const char *path = path_join(arena, w->how.dir, w->plan.file_name[file]);
+        if (w->plan.files.shard_of[i] == file) decl[n++] = w->plan.decl[i];
+    const char *path = path_join(arena, w->how.dir, w->plan.files.file_name[file]);
     return safetensors_writer_create(&w->file_f[file], path, decl, n, arena);
 }
 
@@ -99,23 +84,24 @@ Status hf_writer_create(HfWriter **out, const HfLayout *layout, const HfWrite *h
     *w = (HfWriter){.layout = layout, .how = *how, .carries = first};
     w->index_path = path_join(arena, how->dir, "model.safetensors.index.json");
     TRY(make_plan(&w->plan, layout, how, present, arena));
-    TRY(arena_alloc(arena, &w->file_f, (size_t)w->plan.n_files, sizeof *w->file_f));
-    for (int f = 0; f < w->plan.n_files; f++) TRY(create_file(w, f, arena));
+    TRY(arena_alloc(arena, &w->file_f, (size_t)w->plan.files.n_shards, sizeof *w->file_f));
+    for (int f = 0; f < w->plan.files.n_shards; f++) TRY(create_file(w, f, arena));
     *out = w;
     return OK;
 }
 
 int64_t hf_writer_bytes(const HfWriter *w)
 {
-    int64_t bytes = (int64_t)w->plan.index_bytes;
-    for (int f = 0; f < w->plan.n_files; f++) bytes += safetensors_writer_bytes(w->file_f[f]);
+    int64_t bytes = (int64_t)w->plan.files.index_bytes;
+    for (int f = 0; f < w->plan.files.n_shards; f++)
+        bytes += safetensors_writer_bytes(w->file_f[f]);
     return bytes;
 }
 
 Status hf_writer_begin(HfWriter *w)
 {
     TRY(dir_require_space(w->how.dir, hf_writer_bytes(w)));
-    for (int f = 0; f < w->plan.n_files; f++) {
+    for (int f = 0; f < w->plan.files.n_shards; f++) {
         TRY(safetensors_writer_begin(w->file_f[f]));
         TRY(safetensors_writer_leave(w->file_f[f]));
     }
@@ -146,14 +132,14 @@ static Status write_own(HfWriter *w, SafetensorsWriter *file, const HfTensor *t,
 static Status fill_file(HfWriter *w, int file, const ParamSet *set)
 {
     for (int i = 0; i < w->plan.n; i++)
-        if (w->plan.file_of[i] == file)
+        if (w->plan.files.shard_of[i] == file)
             TRY(write_own(w, w->file_f[file], &w->layout->at[w->plan.tensor[i]], set));
     return OK;
 }
 
 Status hf_writer_fill(HfWriter *w, const ParamSet *set)
 {
-    for (int f = 0; f < w->plan.n_files; f++) {
+    for (int f = 0; f < w->plan.files.n_shards; f++) {
         TRY(fill_file(w, f, set)); /* abort closes what stays open */
         TRY(safetensors_writer_leave(w->file_f[f]));
     }
@@ -162,7 +148,7 @@ Status hf_writer_fill(HfWriter *w, const ParamSet *set)
 
 Status hf_writer_count(HfWriter *w, Comm *comm)
 {
-    for (int f = 0; f < w->plan.n_files; f++) {
+    for (int f = 0; f < w->plan.files.n_shards; f++) {
         int n;
         int64_t *counts = safetensors_writer_counts(w->file_f[f], &n);
         TRY(comm_sum_i64(comm, counts, n));
@@ -172,14 +158,14 @@ Status hf_writer_count(HfWriter *w, Comm *comm)
 
 Status hf_writer_finish(HfWriter *w)
 {
-    for (int f = 0; f < w->plan.n_files; f++) TRY(safetensors_writer_finish(&w->file_f[f]));
-    if (!w->plan.index_text || w->how.only_file) return OK;
-    return file_write_atomic(w->index_path, w->plan.index_text, w->plan.index_bytes);
+    for (int f = 0; f < w->plan.files.n_shards; f++) TRY(safetensors_writer_finish(&w->file_f[f]));
+    if (!w->plan.files.index_text) return OK;
+    return file_write_atomic(w->index_path, w->plan.files.index_text, w->plan.files.index_bytes);
 }
 
 void hf_writer_abort(HfWriter *w)
 {
-    for (int f = 0; w && f < w->plan.n_files; f++) safetensors_writer_abort(&w->file_f[f]);
+    for (int f = 0; w && f < w->plan.files.n_shards; f++) safetensors_writer_abort(&w->file_f[f]);
 }
 
 static Status write_together(HfWriter *w, const ParamSet *set, Comm *comm)
