@@ -1,19 +1,10 @@
 #pragma once
 /** A small model, rows and a configuration, and runs that are refused with nothing half written. Include after cmocka.h. */
-#include "cases/runs.h"
+#include "cases/run_folder.h"
 
 static inline char *make_folder(const Fixture *fixture)
 {
-    char *folder = folder_make(), text[1024];
-    fixture_write_model(path_in(folder, "model"), fixture);
-    fixture_write_rows(path_in(folder, "rows.jsonl"), FIXTURE_EQ, 1, 1);
-    snprintf(text, sizeof text,
-             "model: {path: %s/model, dtype: f32}\n"
-             "data: {train: [%s/rows.jsonl], format: ids}\n"
-             "train: {output: %s/run, steps: 1}\n",
-             folder, folder, folder);
-    write_text(path_in(folder, "config.yaml"), text);
-    return folder;
+    return run_folder(fixture, FIXTURE_EQ, 1, "train: {steps: 1}\n");
 }
 
 /** No step, no folder of weights and no temporary name is in the run's folder. */
@@ -39,6 +30,7 @@ static inline Arguments train_arguments(const char *folder, const char *config, 
     Arguments args = {0};
     arguments_add(&args, "train");
     arguments_add(&args, "%s/%s", folder, config);
+    add_set(&args, "train.output=%s/run", folder);
     if (set) add_set(&args, "%s", set);
     return args;
 }
