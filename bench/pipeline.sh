@@ -6,12 +6,15 @@
 # Stages are equal, the vocabulary is small, and a microbatch takes 50 ms and more so that waiting is the schedule's
 # own. Each schedule is run beside 1f1b, one after the other; numbers are medians of 20 steps, simulated with the medians of each
 # step's own actions. Needs two free cores. MICROBATCHES, HIDDEN, TOKENS, FIRST and STEPS change the run.
+#
+# With PAIRS=n each schedule is run n times, each time behind BASE: the ratio of the two steps' times, and the median of the
+# ratios. BASE is 1f1b, or single: one rank of two threads, whose time is divided by 1 - the simulated bubble.
 set -eu
 program=$(realpath "${1:?usage: bench/pipeline.sh PROGRAM [SCHEDULE…]}")
 shift
 schedules=${*:-1f1b gpipe interleaved zb_h1 zb_h2 zb1p zbv dualpipev}
 microbatches=${MICROBATCHES:-8} hidden=${HIDDEN:-512} layers=8 tokens=${TOKENS:-512}
-first=${FIRST:-4} steps=${STEPS:-23}
+first=${FIRST:-4} steps=${STEPS:-23} pairs=${PAIRS:-0} base=${BASE:-1f1b}
 folder=$(mktemp -d /tmp/pipeline.XXXXXX)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
@@ -26,37 +29,55 @@ END
 awk -v rows="$microbatches" -v n="$tokens" 'BEGIN { for (r = 0; r < rows; r++) {
     printf "{\"input_ids\": [0"; for (t = 1; t < n; t++) printf ", %d", (r * 31 + t * t * 7 + t) % 256; print "]}" } }' > rows.jsonl
 
-# The virtual stages that a schedule has on two ranks.
-stages() { "$program" schedule --schedule "$1" --pp 2 --microbatches "$microbatches" --format json |
+# The virtual stages that a schedule has on $2 ranks.
+stages() { "$program" schedule --schedule "$1" --pp "$2" --microbatches "$microbatches" --format json |
     grep -o '"stages": \[[^]]*' | tr -cd ',\n' | awk '{ n += length($0) + 1 } END { print n }'; }
 
-# Runs a schedule; leaves a line "measured simulated makespan" per profiled step in $1.txt.
+# Runs a schedule, or the single rank; leaves a line "measured simulated makespan" per profiled step in $1.txt, and the times of
+# these steps in $1.steps.txt.
 measure() {
-    local name=$1 n split
-    n=$(stages "$name")
+    local name=$1 schedule=$1 pp=2 threads=1 n split
+    [ "$name" != single ] || schedule=1f1b pp=1 threads=2
+    n=$(stages "$schedule" $pp)
     split=$(awk -v n="$n" -v l="$layers" 'BEGIN { for (s = 0; s < n; s++) printf "%s%d", s ? "," : "", l / n }')
     "$program" train /dev/null --set model.path=model --set model.init=true --set model.dtype=f32 --set "data.train=[rows.jsonl]" \
-        --set data.format=ids --set data.pack=none --set "data.max_length=$tokens" --set parallel.pp_size=2 \
-        --set "parallel.schedule=$name" --set "parallel.layer_split=[$split]" --set train.threads=1 --set "train.output=run-$name" \
-        --set "train.steps=$steps" --set "train.global_batch_size=$microbatches" \
+        --set data.format=ids --set data.pack=none --set "data.max_length=$tokens" --set parallel.pp_size=$pp \
+        --set "parallel.schedule=$schedule" --set "parallel.layer_split=[$split]" --set train.threads=$threads \
+        --set "train.output=run-$name" --set "train.steps=$steps" --set "train.global_batch_size=$microbatches" \
         --set "train.profile_steps=[$(seq -s, $first $steps)]" 2> log.txt || { cat log.txt >&2; exit 1; }
     for trace in "run-$name"/trace/*.json; do
-        "$program" schedule --schedule "$name" --pp 2 --microbatches "$microbatches" --trace "$trace" --format json |
+        "$program" schedule --schedule "$schedule" --pp $pp --microbatches "$microbatches" --trace "$trace" --format json |
             awk -F'[:,} ]+' '/"measured"/ { m = $8; t = $4 } /"simulated"/ { s = $8 } END { print m, s, t }'
     done > "$name.txt"
-    "$program" schedule --schedule "$name" --pp 2 --microbatches "$microbatches" --trace "$trace" | awk '$1 == 0 && NF == 5' > stage.txt
+    sed -n "$first,\$ s/.*\"time\/step\": *\([0-9.e+-]*\).*/\1/p" "run-$name/metrics.jsonl" > "$name.steps.txt"
+    "$program" schedule --schedule "$schedule" --pp $pp --microbatches "$microbatches" --trace "$trace" | awk '$1 == 0 && NF == 5' > stage.txt
     rm -rf "run-$name"
 }
 
 median() { sort -g | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'; }
 column() { awk -v k="$2" '{ print $k }' "$1.txt" | median; }
 
+for ((pair = 1; pair <= pairs; pair++)); do
+    for name in $schedules; do
+        measure "$base"
+        measure "$name"
+        awk -v n="$name" -v s="$(column "$name.steps" 1)" -v b="$(column "$base.steps" 1)" -v base="$base" -v k="$pair" \
+            -v bubble="$(column "$name" 2)" -v all="$name.ratios.txt" 'BEGIN {
+            r = s / b * (base == "single" ? 1 - bubble : 1); print r >> all
+            printf "pair %2d: %-12s %8.1f ms, %s %8.1f ms, simulated bubble %.2f %%, ratio %.4f\n", k, n, 1000 * s, base, 1000 * b, 100 * bubble, r }'
+    done
+done
+if [ "$pairs" -gt 0 ]; then
+    for name in $schedules; do echo "$name: median ratio $(column "$name.ratios" 1)"; done
+    exit
+fi
+
 printf '%-12s %8s %10s %10s %10s %11s %14s\n' schedule 'F ms' 'step ms' measured simulated difference 'time to 1f1b'
 for name in $schedules; do
     measure 1f1b
-    base=$(column 1f1b 3)
+    to=$(column 1f1b 3)
     [ "$name" = 1f1b ] || measure "$name"
     awk -v n="$name" -v f="$(awk '{ print $3 }' stage.txt)" -v m="$(column "$name" 1)" -v s="$(column "$name" 2)" \
-        -v t="$(column "$name" 3)" -v b="$base" 'BEGIN {
+        -v t="$(column "$name" 3)" -v b="$to" 'BEGIN {
         printf "%-12s %8.1f %10.1f %8.2f %% %8.2f %% %+9.2f %% %14.3f\n", n, f, t, 100 * m, 100 * s, 100 * (m - s), t / b }'
 done
