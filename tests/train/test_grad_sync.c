@@ -155,7 +155,8 @@ typedef struct StepJob {
     int n_rows;
     int64_t sent[AXIS_COUNT]; /* of all ranks together, in one step */
     int64_t n_params, n_tokens, n_growths;
-    size_t memory; /* of rank 0's parameters, gradients, moments */
+    int64_t n_expert_params; /* of n_params */
+    size_t memory;           /* of rank 0's parameters, gradients, moments */
 } StepJob;
 
 static Status step_body(Comm *world, void *arg)
@@ -191,7 +192,11 @@ static Status step_body(Comm *world, void *arg)
         job->n_growths = grown;
         job->n_tokens = totals.n_tokens;
         job->memory = e->arena.high_water;
-        for (int i = 0; i < e->whole.n; i++) job->n_params += tensor_size(e->whole.at[i]->value);
+        for (int i = 0; i < e->whole.n; i++) {
+            int64_t n = tensor_size(e->whole.at[i]->value);
+            job->n_params += n;
+            if (e->whole.at[i]->is_expert) job->n_expert_params += n;
+        }
     }
     engine_free(&e);
     return status;
@@ -201,25 +206,40 @@ static void engine__sends_what_the_formulas_say(void **state)
 {
     Bench *b = *state;
     static const struct {
-        int pp, dp, zero;
+        int pp, dp, ep, zero;
         const char *dtype;
         int64_t bytes; /* of a value */
-    } rows[] = {{2, 2, 0, "f32", 4}, {2, 4, 1, "bf16", 2}, {1, 2, 1, "f32", 4}};
+        const char *form, *scope;
+    } rows[] = {{2, 2, 1, 0, "f32", 4, "per_layer", "row"},
+                {2, 4, 1, 1, "bf16", 2, "per_layer", "row"},
+                {1, 2, 1, 1, "f32", 4, "per_layer", "global"},
+                {2, 4, 2, 0, "bf16", 2, "per_layer", "global"},
+                {1, 4, 2, 1, "f32", 4, "hf", "global"},
+                {2, 4, 4, 1, "bf16", 2, "per_layer", "row"},
+                {2, 2, 2, 0, "f32", 4, "hf", "row"}};
     StepJob job = {.model = model_with(b, NULL),
                    .data = dataset_of(b, rows_file(b, "rows.jsonl", 8, NULL)),
                    .n_rows = 8};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         job.config = CONFIG(b, text_format(&b->arena, "parallel.pp_size=%d", rows[i].pp),
                             text_format(&b->arena, "parallel.dp_size=%d", rows[i].dp),
+                            text_format(&b->arena, "parallel.ep_size=%d", rows[i].ep),
                             text_format(&b->arena, "parallel.zero_stage=%d", rows[i].zero),
+                            text_format(&b->arena, "loss.balancing_form=%s", rows[i].form),
+                            text_format(&b->arena, "loss.balancing_scope=%s", rows[i].scope),
                             text_format(&b->arena, "model.dtype=%s", rows[i].dtype));
-        job.n_params = 0;
+        job.n_params = job.n_expert_params = 0;
         assert_ok(world_run_threads(rows[i].pp * rows[i].dp, step_body, &job));
-        int64_t second = rows[i].zero ? rows[i].bytes : 4;
-        assert_int_equal(job.sent[AXIS_DATA] + job.sent[AXIS_EDP],
-                         (rows[i].dp - 1) * job.n_params * (4 + second));
+        int64_t each = 4 + (rows[i].zero ? rows[i].bytes : 4), n_edp = rows[i].dp / rows[i].ep;
+        int64_t n_shared = job.n_params - job.n_expert_params, hf = !strcmp(rows[i].form, "hf");
+        int64_t n_counted = strcmp(rows[i].scope, "global") ? 0 : hf ? 1 : job.model->n_layers;
+        int64_t counts = 16 * job.model->n_experts * job.n_rows;
+        assert_int_equal(job.sent[AXIS_DATA], (rows[i].dp - 1) * n_shared * each);
+        assert_int_equal(job.sent[AXIS_EDP], (n_edp - 1) * job.n_expert_params * each);
+        assert_int_equal(job.sent[AXIS_DP], (rows[i].dp - 1) * n_counted * counts);
         assert_int_equal(job.sent[AXIS_PP],
-                         2 * (rows[i].pp - 1) * job.n_tokens * job.model->hidden * rows[i].bytes);
+                         (rows[i].pp - 1) * (2 * job.n_tokens * job.model->hidden * rows[i].bytes +
+                                             2 * hf * counts));
         assert_int_equal(job.n_growths, 0);
     }
     dataset_free((Dataset **)&job.data);
