@@ -1,7 +1,7 @@
 /*
  * Layouts of up to 16 ranks: against one rank within section 13 of the numerics, in f32 and bf16; against each other by
- * bytes, where section 12 promises it. Those of up to eight ranks are launched as processes too. Sanitizers take a spread; with
- * SW_FULL processes do all that threads do, and more points are compared by bytes.
+ * bytes, where section 12 promises it. Those of up to eight ranks are launched as processes too, for their gradients. With
+ * SW_FULL processes do all that threads do, and ten times as many are compared by bytes; sanitizers take a spread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,7 +92,6 @@ static bool gates_as_by_hand(const char *name, const char *want)
     return ok;
 }
 
-static const char *const none[] = {NULL};
 static const char *const sgd[] = {"optimizer.type=sgd",
                                   "optimizer.lr=1",
                                   "optimizer.weight_decay=0",
@@ -111,12 +110,12 @@ static const struct {
     const char *dtype;
     bool (*close)(const char *name, const char *want);
 } tasks[] = {
-    {"moe", &command_probe, none, "f32", same_within_rounding},
+    {"moe", &command_probe, NULL, "f32", same_within_rounding},
     {"moe", &command_train, sgd, "f32", same_change},
-    {"margin", &command_probe, none, "bf16", same_direction},
+    {"margin", &command_probe, NULL, "bf16", same_direction},
     {"router", &command_probe, by_hand, "f32", gates_as_by_hand},
     {"tied", &command_probe, samples, "f32", same_within_rounding},
-    {"fused", &command_probe, none, "f32", same_within_rounding},
+    {"fused", &command_probe, NULL, "f32", same_within_rounding},
 };
 enum { ALL_TASKS = 63, PROCESS_TASKS = 1, OTHER_MODEL = 16 };
 
@@ -137,7 +136,7 @@ static bool run_tasks(const char *name, const Point *layout, unsigned which, FIL
         Point p = *layout;
         p.n_mb = ROWS;
         p.model = tasks[k].model;
-        if (which != ALL_TASKS) p.dtype = tasks[k].dtype;
+        if (layout != &one_rank) p.dtype = tasks[k].dtype;
         Arguments args = {0};
         if (tasks[k].command == &command_train)
             point_train_arguments(&args, folder, task, &p);
@@ -168,6 +167,7 @@ static bool check_tasks(const char *name, const Point *layout, unsigned which)
     return ok;
 }
 
+#ifdef SW_MPIEXEC
 static unsigned process_tasks(size_t i)
 {
     return getenv("SW_FULL") ? tasks_of(i) : PROCESS_TASKS;
@@ -176,10 +176,8 @@ static unsigned process_tasks(size_t i)
 /* Layouts of n_ranks as processes, in one launch; adds to *n how many. */
 static int check_launched(int n_ranks, int *n)
 {
-    int failed = 0;
-#ifdef SW_MPIEXEC
     char name[32];
-    int n_written = 0;
+    int failed = 0, n_written = 0;
     FILE *out = fopen(path_in(folder, "commands.txt"), "w");
     assert_non_null(out);
     for (size_t i = 0; i < COUNT(layouts); i++) {
@@ -200,11 +198,9 @@ static int check_launched(int n_ranks, int *n)
         snprintf(name, sizeof name, "launched%zu", i);
         failed += !check_tasks(name, &layouts[i], process_tasks(i));
     }
-#else
-    (void)n_ranks, (void)n;
-#endif
     return failed;
 }
+#endif
 
 /* Rows of 1 to 128 tokens, so that no two ranks have as much to learn, and one has nothing. */
 static void write_rows(void)
@@ -258,12 +254,6 @@ static int remove_inputs(void **state)
     return 0;
 }
 
-static void report(int n)
-{
-    printf("  %d layouts, %d decisions of routers differ, least cosine in bf16 %.6f\n", n, n_flips,
-           least_cosine);
-}
-
 static void layouts__of_threads_are_close_to_one_rank(void **state)
 {
     (void)state;
@@ -274,7 +264,8 @@ static void layouts__of_threads_are_close_to_one_rank(void **state)
         failed += !(run_tasks("many", &layouts[i], tasks_of(i), NULL) &&
                     check_tasks("many", &layouts[i], tasks_of(i)));
     }
-    report(n);
+    printf("  %d layouts, %d decisions of routers differ, least cosine in bf16 %.6f\n", n, n_flips,
+           least_cosine);
     assert_true(least_cosine < 1 - 1e-7); /* equal ones would mean that the key was not read */
     assert_int_equal(n_flips, 0);
     assert_int_equal(failed, 0);
@@ -283,15 +274,16 @@ static void layouts__of_threads_are_close_to_one_rank(void **state)
 static void layouts__of_processes_are_close_to_one_rank(void **state)
 {
     (void)state;
-#ifndef SW_MPIEXEC
-    skip();
-#endif
+#ifdef SW_MPIEXEC
     int failed = 0, n = 0;
     for (int n_ranks = 2; n_ranks <= MOST_PROCESSES; n_ranks++)
         failed += check_launched(n_ranks, &n);
-    report(n);
+    printf("  %d layouts, %d decisions of routers differ\n", n, n_flips);
     assert_int_equal(n_flips, 0);
     assert_int_equal(failed, 0);
+#else
+    skip();
+#endif
 }
 
 /* ---- the same bits at fixed dp and ep ------------------------------------------------------ */
