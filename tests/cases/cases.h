@@ -79,22 +79,6 @@ static inline bool train(const Trial *trial, const char *out, const Layout *layo
     return command_runs(&command_train, &args);
 }
 
-static inline bool same_probe(const char *folder, const char *out, const char *want)
-{
-    char own[600], other[600];
-    snprintf(own, sizeof own, "%s/%s", folder, out);
-    snprintf(other, sizeof other, "%s/%s", folder, want);
-    bool ok = files_equal(path_in(own, "losses.json"), path_in(other, "losses.json"));
-    if (!ok) {
-        fprintf(stderr, "  %s and %s: losses.json differ\n", out, want);
-        file_show(path_in(own, "losses.json"));
-        file_show(path_in(other, "losses.json"));
-    }
-    return same_safetensors(path_in(own, "grads.safetensors"),
-                            path_in(other, "grads.safetensors")) &&
-           ok;
-}
-
 /* ---- every schedule ------------------------------------------------------------------------ */
 
 /** Every schedule on pp_size ranks, with one virtual stage and with two where it may have them. False behind the last. */
@@ -144,8 +128,10 @@ static inline bool probes_as(const Trial *trial, const char *want, const Layout 
     const char *key = refused_by(trial, layout);
     Arguments args = {0};
     add_probe(&args, trial, "other", layout);
-    bool ok = key ? command_is_refused(&command_probe, &args, key)
-                  : command_runs(&command_probe, &args) && same_probe(trial->folder, "other", want);
+    bool ok =
+        key ? command_is_refused(&command_probe, &args, key)
+            : command_runs(&command_probe, &args) &&
+                  same_probe(path_in(trial->folder, "other"), path_in(trial->folder, "%s", want));
     if (!ok) print_layout(trial->rows, layout);
     return ok;
 }

@@ -94,18 +94,7 @@ static inline bool point_produce(const char *folder, const char *name, const Poi
 
 static inline bool equality_compare_probes(const char *folder, const char *name, const char *want)
 {
-    char own[512], other[512];
-    snprintf(own, sizeof own, "%s/%s-probe", folder, name);
-    snprintf(other, sizeof other, "%s/%s-probe", folder, want);
-    bool ok = files_equal(path_in(own, "losses.json"), path_in(other, "losses.json"));
-    if (!ok) {
-        fprintf(stderr, "  losses.json differs:\n");
-        file_show(path_in(own, "losses.json"));
-        file_show(path_in(other, "losses.json"));
-    }
-    return same_safetensors(path_in(own, "grads.safetensors"),
-                            path_in(other, "grads.safetensors")) &&
-           ok;
+    return same_probe(path_in(folder, "%s-probe", name), path_in(folder, "%s-probe", want));
 }
 
 /** Both sets of files are the same; prints which is not. */

@@ -376,6 +376,23 @@ static inline bool same_metrics(const char *path, const char *want_path)
     return ok;
 }
 
+/** Losses, counts and gradients of two probes. */
+static inline bool same_probe(const char *probe_path, const char *want_path)
+{
+    char probe[512], want[512];
+    snprintf(probe, sizeof probe, "%s", probe_path);
+    snprintf(want, sizeof want, "%s", want_path);
+    bool ok = files_equal(path_in(probe, "losses.json"), path_in(want, "losses.json"));
+    if (!ok) {
+        fprintf(stderr, "  losses.json differs:\n");
+        file_show(path_in(probe, "losses.json"));
+        file_show(path_in(want, "losses.json"));
+    }
+    return same_safetensors(path_in(probe, "grads.safetensors"),
+                            path_in(want, "grads.safetensors")) &&
+           ok;
+}
+
 /** Metrics, weights and moments of the checkpoint after `step`, and the exported folder. */
 static inline bool same_run(const char *run_path, const char *want_path, int step)
 {
