@@ -67,7 +67,9 @@ static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
         return OK;
     }
     CheckpointInfo info;
+    double begin = clock_seconds();
     TRY(checkpoint_read(&info, plan->checkpoint, s->arena));
+    plan->check_seconds = clock_seconds() - begin;
     TRY(setup_read_model(s, plan->checkpoint)); /* settles the keys that wait for the model */
     TrainConfig before;
     TRY(config_parse(&before, plan->checkpoint, info.config, strlen(info.config), s->arena));

@@ -144,7 +144,7 @@ int main(int argc, char **argv)
     if (st == OK) st = run(argc, argv, &world, &arena);
     /* What does not reach a full disk or a closed pipe is no result. */
     if ((fflush(stdout) || ferror(stdout)) && st == OK)
-        st = FAIL(ERR_IO, "standard output: %s", strerror(errno));
+        st = FAIL(ERR_FAILED, "standard output: %s", strerror(errno));
     bool speaks;
     st = world_settle(&world, st, &speaks);
     if (speaks) fprintf(stderr, "stagewright: error: %s\n", status_message());

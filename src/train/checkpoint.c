@@ -1,4 +1,5 @@
 #include "train/checkpoint.h"
+#include "base/clock.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "train/manifest.h"
@@ -92,6 +93,7 @@ Status checkpoint_read(CheckpointInfo *out, const char *dir, Arena *arena)
 
 Status checkpoint_load_moments(Engine *e, const char *dir)
 {
+    double begin = clock_seconds();
     for (int k = 0; k < 2 && e->config->optimizer.type == OPTIMIZER_ADAMW; k++) {
         ArenaMark mark = arena_mark(&e->step);
         ShardIndex *index;
@@ -107,5 +109,6 @@ Status checkpoint_load_moments(Engine *e, const char *dir)
         arena_rewind(&e->step, mark);
         if (status != OK) return status;
     }
+    e->load_seconds += clock_seconds() - begin;
     return OK;
 }

@@ -1,4 +1,5 @@
 #include "train/engine.h"
+#include "base/clock.h"
 #include "train/optimizer.h"
 
 #include <string.h>
@@ -146,7 +147,10 @@ static Status load_weights(Engine *e, const EngineSetup *setup, Log *log)
     TRY(hf_source_read(&source, setup->weights, e->source, &e->arena));
     TRY(hf_layout_create(&e->layout, e->model, &e->whole, &source, e->model->dtype, carry,
                          &e->arena));
-    return hf_load(e->layout, e->source, &e->set, &e->step, log);
+    double begin = clock_seconds();
+    Status status = hf_load(e->layout, e->source, &e->set, &e->step, log);
+    e->load_seconds = clock_seconds() - begin;
+    return status;
 }
 
 Status engine_set_side_files(Engine *e, const char *dir)

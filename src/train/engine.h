@@ -47,7 +47,8 @@ typedef struct Engine {
     ParamSet set;       /* this rank's parameters */
     ParamSet whole;     /* the whole model's, without memory */
     RopeTables rope;
-    ShardIndex *source; /* NULL: random values */
+    ShardIndex *source;  /* NULL: random values */
+    double load_seconds; /* that this rank took to read its weights and moments */
     HfLayout *layout;
     int *first_s;          /* [n_stages + 1] set.at of each stage's parameters */
     GradSync *sync;        /* NULL: no rank holds the same parameters, or nothing is trained */

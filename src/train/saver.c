@@ -1,4 +1,5 @@
 #include "train/saver.h"
+#include "base/clock.h"
 #include "base/worker.h"
 #include "io/file.h"
 #include "train/manifest.h"
@@ -34,7 +35,8 @@ struct Saver {
 
     /* the save under way */
     SavePhase phase;
-    Arena arena; /* its names and lists */
+    double began; /* clock */
+    Arena arena;  /* its names and lists */
     TrainState state;
     const char *dir, *temporary;
     bool named; /* on rank 0: the folder is complete and has its name */
@@ -173,7 +175,8 @@ static Status end_save(Saver *s, Status status)
     bool first = s->world->rank == 0;
     s->phase = SAVE_NONE;
     if (s->named) { /* what side files came from may be gone */
-        log_line(s->log, "saved %s", s->dir);
+        log_line(s->log, "saved %s (%.4g MB in %.2f s)", s->dir, (double)s->checkpoint_bytes / 1e6,
+                 saver_seconds(s));
         Status own = engine_set_side_files(s->engine, s->dir);
         if (status == OK) status = own;
     }
@@ -186,6 +189,7 @@ static Status end_save(Saver *s, Status status)
 Status saver_start(Saver *s, const TrainState *state)
 {
     assert(s->phase == SAVE_NONE);
+    s->began = clock_seconds();
     Status status = comm_agree(s->world, open_save(s, state));
     if (status == OK) status = comm_agree(s->world, s->world->rank == 0 ? make_files(s) : OK);
     if (status != OK) return end_save(s, status);
@@ -279,6 +283,11 @@ bool saver_is_beside(const Saver *s)
 bool saver_is_busy(const Saver *s)
 {
     return s->phase != SAVE_NONE;
+}
+
+double saver_seconds(const Saver *s)
+{
+    return clock_seconds() - s->began;
 }
 
 int64_t saver_step(const Saver *s)

@@ -36,6 +36,8 @@ int64_t saver_checkpoint_bytes(const Saver *saver);
 
 /** Whether a save is under way; the same on all ranks. */
 bool saver_is_busy(const Saver *saver);
+/** Since the last save was started. */
+double saver_seconds(const Saver *saver);
 /** The step that is being saved, or was last. */
 int64_t saver_step(const Saver *saver);
 

@@ -27,7 +27,6 @@ typedef struct Trainer {
     int64_t growths; /* of this rank's arenas, after the last step */
     Saver *saver;
     bool parts_done;   /* of a save under way: on all ranks, at the last step's sums */
-    double save_began; /* clock */
     Deadline deadline; /* of rank 0, which decides */
     bool late;         /* it is near */
 } Trainer;
@@ -218,7 +217,7 @@ static void warn_unsaved(Trainer *t, const char *what, int64_t step, Status stat
 static void note_save(Trainer *t, Status status)
 {
     if (saver_is_busy(t->saver)) return;
-    deadline_save_took(&t->deadline, clock_seconds() - t->save_began);
+    deadline_save_took(&t->deadline, saver_seconds(t->saver));
     warn_unsaved(t, "saved", saver_step(t->saver), status);
 }
 
@@ -232,7 +231,6 @@ static void settle(Trainer *t)
 static Status save(Trainer *t, bool last)
 {
     settle(t);
-    t->save_began = clock_seconds();
     Status status = saver_start(t->saver, &t->state);
     if (status == OK && (last || !saver_is_beside(t->saver))) status = saver_settle(t->saver);
     if (last) return status;
@@ -318,7 +316,9 @@ static Status describe(Trainer *t)
     if (t->world->placement && *t->world->placement) log_line(&t->log, "%s", t->world->placement);
     show_mesh(t);
     profile_warn(t->config, t->plan->n_steps, &t->log);
-    if (t->plan->checkpoint) log_line(&t->log, "resumed from %s", t->plan->checkpoint);
+    if (t->plan->checkpoint)
+        log_line(&t->log, "resumed from %s (checked in %.2f s, read in %.2f s)",
+                 t->plan->checkpoint, t->plan->check_seconds, e->load_seconds);
     const char *path = path_join(&e->step, t->config->train.output, "metrics.jsonl");
     return metrics_open(&t->metrics, path, t->plan->checkpoint ? t->plan->state.step : -1,
                         &e->arena);

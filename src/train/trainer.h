@@ -12,6 +12,7 @@ typedef struct TrainPlan {
     const Dataset *eval;    /* NULL: none */
     const char *weights;    /* NULL: random values */
     const char *checkpoint; /* to resume from; NULL: a fresh run */
+    double check_seconds;   /* that its checksums took */
     TrainState state;       /* of the checkpoint, or zero */
     int64_t n_steps;
     double stop_before; /* clock_seconds() by which the run must have saved and left; 0: never */
