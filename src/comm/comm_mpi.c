@@ -102,6 +102,7 @@ Comm *mpi_world_comm(MpiWorld *w)
     return &w->comm;
 }
 
+#ifdef MPICH_VERSION
 /*
  * Ends the network connections that MPI made; the launcher's come from our parent and are not ours to end. Never a part of
  * its caller: of a thread that is cancelled there, AddressSanitizer would take the variables for used after their scope.
@@ -116,17 +117,22 @@ __attribute__((noinline)) static void hang_up(const MpiWorld *w)
             shutdown(fd, SHUT_RDWR);
     }
 }
+#endif
 
 /*
  * All is said and done when MPI_Finalize is called: it may not keep a run from ending. Over TCP, UCX below MPICH now and then
  * waits there for an answer of a process that already waits for all and answers no more: the end of the connection will do.
+ * A good end gets more time, for a crowded machine.
  */
 static void *end_anyway(void *world)
 {
     const MpiWorld *w = world;
-    sleep(1);
+    unsigned patience = w->exit_code ? 1 : 4;
+    sleep(patience);
+#ifdef MPICH_VERSION
     hang_up(w);
-    sleep(2);
+#endif
+    sleep(2 * patience);
     _exit(w->exit_code);
 }
 
