@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* sync_file_range */
 #include "io/convert.h"
 #include "io/json.h"
 #include "io/safetensors.h"
@@ -8,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { FLUSH_BYTES = 8 << 20 };
 
 /* A declared tensor and its place in the file. */
 typedef struct Slot {
@@ -27,6 +30,7 @@ struct SafetensorsWriter {
     const char *header;
     size_t header_bytes; /* the 8 bytes of its length included */
     uint64_t file_bytes;
+    size_t unflushed; /* bytes that nobody has asked the disk to take */
 };
 
 Status tensor_decl_bytes(const TensorDecl *decl, size_t *out)
@@ -185,6 +189,15 @@ static Status find_range(const SafetensorsWriter *w, const char *name, int64_t f
     return OK;
 }
 
+/* The disk takes what is there while more is copied; errors are left to fsync, which waits for the rest. */
+static void flush_some(SafetensorsWriter *w, size_t bytes)
+{
+    w->unflushed += bytes;
+    if (w->unflushed < FLUSH_BYTES) return;
+    w->unflushed = 0;
+    (void)sync_file_range(w->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+}
+
 static Status write_elements(SafetensorsWriter *w, const Slot *slot, int64_t first, int64_t count,
                              const void *src)
 {
@@ -192,6 +205,7 @@ static Status write_elements(SafetensorsWriter *w, const Slot *slot, int64_t fir
     TRY(fd_write_at(w->fd, w->temporary, src, (size_t)count * size,
                     slot->offset + (uint64_t)first * size));
     w->written[slot - w->slot] += count;
+    flush_some(w, (size_t)count * size);
     return OK;
 }
 
