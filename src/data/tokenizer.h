@@ -50,8 +50,8 @@ Status token_buffer_append(TokenBuffer *buffer, const int32_t *id, int64_t n) MU
 void token_buffer_free(TokenBuffer *buffer);
 
 /**
- * Read DIR/tokenizer.json, and DIR/tokenizer_config.json if it is there (only eos, bos and pad are
- * taken from it; a warning says where transformers would let it change ids).
+ * Read DIR/tokenizer.json, and DIR/tokenizer_config.json if it is there (only eos is taken
+ * from it; a warning says where transformers would let it change ids).
  * Errors: ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED, ERR_MEMORY. The tables live in the arena, which must
  * outlive the tokenizer; tokenizer_free gives back the rest. log may be NULL.
  */
@@ -59,7 +59,7 @@ Status tokenizer_open(Tokenizer **out, const char *model_dir, Arena *arena, Log 
 /** The same from tokenizer.json's text; place is put in front of messages. */
 Status tokenizer_parse(Tokenizer **out, const char *json, size_t n, const char *place, Arena *arena,
                        Log *log) MUST_USE;
-/** Take eos, bos and pad from tokenizer_config.json's text. A token that has no id: a warning, -1. */
+/** Take eos from tokenizer_config.json's text. A token that has no id: a warning, -1. */
 Status tokenizer_parse_config(Tokenizer *tokenizer, const char *json, size_t n, const char *place,
                               Log *log) MUST_USE;
 void tokenizer_free(Tokenizer **tokenizer);
@@ -89,5 +89,3 @@ int32_t tokenizer_id(const Tokenizer *tokenizer,
 bool tokenizer_is_special(const Tokenizer *tokenizer, int64_t id);
 /** From tokenizer_config.json; -1: none. */
 int32_t tokenizer_eos(const Tokenizer *tokenizer);
-int32_t tokenizer_bos(const Tokenizer *tokenizer);
-int32_t tokenizer_pad(const Tokenizer *tokenizer);

@@ -124,13 +124,3 @@ int32_t tokenizer_eos(const Tokenizer *tokenizer)
 {
     return tokenizer->eos;
 }
-
-int32_t tokenizer_bos(const Tokenizer *tokenizer)
-{
-    return tokenizer->bos;
-}
-
-int32_t tokenizer_pad(const Tokenizer *tokenizer)
-{
-    return tokenizer->pad;
-}

@@ -205,7 +205,7 @@ Status tokenizer_parse(Tokenizer **out, const char *json, size_t n, const char *
     JsonDoc doc;
     Tokenizer *t;
     TRY(arena_alloc(arena, &t, 1, sizeof *t));
-    t->eos = t->bos = t->pad = -1;
+    t->eos = -1;
     TRY(json_doc_parse(&doc, place, json, n));
     Status status = load(t, doc.root, place, arena, log);
     json_doc_free(&doc);
@@ -239,10 +239,10 @@ void tokenizer_free(Tokenizer **tokenizer)
     *tokenizer = NULL;
 }
 
-/* A token given as a string or as an object with its content. */
-static Status config_token(const Tokenizer *t, const json_t *root, const char *key, int32_t *id,
-                           const char *place, Log *log)
+/* Given as a string or as an object with its content. */
+static Status config_eos(Tokenizer *t, const json_t *root, const char *place, Log *log)
 {
+    const char *key = "eos_token";
     const json_t *value = json_object_get(root, key);
     const char *token;
     if (json_is_object(value)) {
@@ -251,8 +251,8 @@ static Status config_token(const Tokenizer *t, const json_t *root, const char *k
         TRY(json_get_string_or(root, place, key, NULL, &token));
     }
     if (!token) return OK;
-    *id = tokenizer_id(t, token);
-    if (*id < 0) {
+    t->eos = tokenizer_id(t, token);
+    if (t->eos < 0) {
         log_warning(log, "%s: %s \"%s\" is no token of tokenizer.json; it is left unset", place,
                     key, token);
     }
@@ -297,16 +297,8 @@ Status tokenizer_parse_config(Tokenizer *tokenizer, const char *json, size_t n, 
     if (!root) {
         return FAIL(ERR_FORMAT, "%s:%d:%d: %s", place, error.line, error.column, error.text);
     }
-    const struct {
-        const char *key;
-        int32_t *id;
-    } tokens[] = {{"eos_token", &tokenizer->eos},
-                  {"bos_token", &tokenizer->bos},
-                  {"pad_token", &tokenizer->pad}};
     Status status = json_expect_object(root, place);
-    for (size_t i = 0; i < sizeof tokens / sizeof *tokens && status == OK; i++) {
-        status = config_token(tokenizer, root, tokens[i].key, tokens[i].id, place, log);
-    }
+    if (status == OK) status = config_eos(tokenizer, root, place, log);
     if (status == OK) config_warn(tokenizer, root, place, log);
     json_decref(root);
     return status;

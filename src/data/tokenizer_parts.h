@@ -268,7 +268,7 @@ struct Tokenizer {
     int n_templates;
     bool decode_bytes;       /* decoder ByteLevel; false: none, tokens are joined by spaces */
     pcre2_code *word_letter; /* \w, for single_word */
-    int32_t eos, bos, pad;
+    int32_t eos;
     struct TokenizerPool *pool;
 };
 

@@ -169,11 +169,6 @@ Status file_rename(const char *to, const char *from)
     return sync_parent(to);
 }
 
-Status file_remove(const char *path)
-{
-    return unlink(path) == 0 || errno == ENOENT ? OK : fail_errno(path);
-}
-
 Status file_write_atomic(const char *path, const void *bytes, size_t n)
 {
     /* O_EXCL and the process id: two processes that write the same file do not share a temporary one. */

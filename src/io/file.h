@@ -27,8 +27,6 @@ Status file_write_atomic(const char *path, const void *bytes, size_t n) MUST_USE
 Status file_copy(const char *to, const char *from) MUST_USE;
 /** Rename within one file system, replacing `to`, and fsync the folder of `to`. */
 Status file_rename(const char *to, const char *from) MUST_USE;
-/** No error when there is none. */
-Status file_remove(const char *path) MUST_USE;
 
 bool file_exists(const char *path); /* a regular file or pipe, not a folder */
 bool dir_exists(const char *path);

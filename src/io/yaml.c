@@ -103,8 +103,7 @@ static Status read_sequence(Reader *reader, const char *path, int depth, json_t 
         if (item_path) remember_place(reader, item_path, event.start_mark);
         json_t *item = NULL;
         TRY(read_child(reader, &event, item_path, depth + 1, &item));
-        if (json_array_append_new(list, item))
-            return FAIL(ERR_MEMORY, "%s: out of memory", reader->yaml->name);
+        json_array_append_new(list, item);
     }
 }
 
@@ -149,8 +148,7 @@ static Status read_mapping(Reader *reader, const char *path, int depth, json_t *
         TRY(next_event(reader, &event));
         json_t *value = NULL;
         TRY(read_child(reader, &event, key_path, depth + 1, &value));
-        if (json_object_set_new(mapping, key, value))
-            return FAIL(ERR_MEMORY, "%s: out of memory", reader->yaml->name);
+        json_object_set_new(mapping, key, value);
     }
 }
 
@@ -185,7 +183,6 @@ static Status read_node(Reader *reader, const yaml_event_t *event, const char *p
 
     bool is_list = event->type == YAML_SEQUENCE_START_EVENT;
     json_t *value = is_list ? json_array() : json_object();
-    if (!value) return FAIL(ERR_MEMORY, "%s: out of memory", reader->yaml->name);
     Status st = is_list ? read_sequence(reader, path, depth, value)
                         : read_mapping(reader, path, depth, value);
     if (st != OK) {

@@ -58,6 +58,23 @@ static void put_int(TextBuffer *out, const char *key, int64_t value)
     text_append_format(out, ", \"%s\": %lld", key, (long long)value);
 }
 
+/* Resident bytes of the process now; 0 when the system does not say. */
+static int64_t process_bytes(void)
+{
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    char text[128];
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    long long pages = 0;
+    if (n > 0) {
+        text[n] = '\0';
+        const char *blank = strchr(text, ' ');
+        if (blank) pages = atoll(blank);
+    }
+    return (int64_t)pages * sysconf(_SC_PAGESIZE);
+}
+
 Status metrics_append(MetricsFile *file, const Metrics *m, Arena *scratch)
 {
     ArenaMark mark = arena_mark(scratch);
@@ -98,20 +115,4 @@ void metrics_close(MetricsFile *file)
 {
     if (file->fd >= 0) close(file->fd);
     file->fd = -1;
-}
-
-int64_t process_bytes(void)
-{
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    char text[128];
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    long long pages = 0;
-    if (n > 0) {
-        text[n] = '\0';
-        const char *blank = strchr(text, ' ');
-        if (blank) pages = atoll(blank);
-    }
-    return (int64_t)pages * sysconf(_SC_PAGESIZE);
 }

@@ -30,6 +30,3 @@ typedef struct MetricsFile {
 Status metrics_open(MetricsFile *file, const char *path, int64_t keep_steps, Arena *arena) MUST_USE;
 Status metrics_append(MetricsFile *file, const Metrics *metrics, Arena *scratch) MUST_USE;
 void metrics_close(MetricsFile *file);
-
-/** Resident bytes of the process now; 0 when the system does not say. */
-int64_t process_bytes(void);

@@ -53,7 +53,7 @@ static void layers__each_runs_exactly_once(void **state)
         char *folder =
             case_folder(&(Fixture){.kind = FIXTURE_MOE, .n_layers = depths[d]}, FIXTURE_EQ, 2);
         Trial trial = {folder, "rows.jsonl", depths[d], 1, 1, sets};
-        char plain[MOST_MB + 1][16];
+        char plain[MOST_MB + 1][20];
         for (trial.n_mb = 1; trial.n_mb <= MOST_MB; trial.n_mb++) {
             snprintf(plain[trial.n_mb], sizeof plain[0], "plain-%d", trial.n_mb);
             assert_true(train(&trial, plain[trial.n_mb], &one_rank));

@@ -2,6 +2,15 @@
 #include "io/json.h"
 
 #include <math.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* AddressSanitizer's allocator, where there is one, refuses what is too much rather than end the program. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
 
 static JsonDoc parse(const char *text)
 {
@@ -215,6 +224,24 @@ static void json__appended_strings_are_escaped(void **state)
     assert_string_equal(buffer.text, "\"\"");
 }
 
+/* jansson goes on with what it did not get; so it is never told. */
+static void json__ends_the_program_without_memory(void **state)
+{
+    (void)state;
+    json_malloc_t take;
+    json_free_t give_back;
+    json_get_alloc_funcs(&take, &give_back);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        close(STDERR_FILENO);
+        _exit(take(SIZE_MAX / 2) ? 40 : 41);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -227,6 +254,7 @@ int main(void)
         TEMP_TEST(json__written_files_are_indented_and_read_again),
         TEMP_TEST(json__appended_reals_have_17_digits_or_are_null),
         TEMP_TEST(json__appended_strings_are_escaped),
+        TEMP_TEST(json__ends_the_program_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
