@@ -1,12 +1,8 @@
-#include "base/arena.h"
+#include "base/arena_state.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define WITH_ASAN 1
@@ -18,20 +14,6 @@
 #ifdef WITH_ASAN
 #include <sanitizer/asan_interface.h>
 #endif
-
-static int setup(void **state)
-{
-    static Arena arena;
-    arena_init(&arena, "test");
-    *state = &arena;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    arena_free(*state);
-    return 0;
-}
 
 static void arena__blocks_are_aligned_apart_and_stay(void **state)
 {
@@ -220,19 +202,18 @@ static void arena__what_is_rewound_or_behind_a_block_is_poisoned(void **state)
 
 int main(void)
 {
-#define ROW(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        ROW(arena__blocks_are_aligned_apart_and_stay),
-        ROW(arena__rewind_over_chunks_gives_the_same_blocks_again),
-        ROW(arena__marks_nest),
-        ROW(arena__warmed_up_it_asks_no_more),
-        ROW(arena__growing_demand_keeps_no_outgrown_chunks),
-        ROW(arena__mark_of_an_empty_arena_survives_merging),
-        ROW(arena__zeroed_and_alloc_are_zero_where_there_was_dirt),
-        ROW(arena__alloc_refuses_what_no_system_has),
-        ROW(arena__free_gives_everything_back_and_it_works_again),
-        ROW(arena__size_mul_dies_on_overflow),
-        ROW(arena__what_is_rewound_or_behind_a_block_is_poisoned),
+        ARENA_TEST(arena__blocks_are_aligned_apart_and_stay),
+        ARENA_TEST(arena__rewind_over_chunks_gives_the_same_blocks_again),
+        ARENA_TEST(arena__marks_nest),
+        ARENA_TEST(arena__warmed_up_it_asks_no_more),
+        ARENA_TEST(arena__growing_demand_keeps_no_outgrown_chunks),
+        ARENA_TEST(arena__mark_of_an_empty_arena_survives_merging),
+        ARENA_TEST(arena__zeroed_and_alloc_are_zero_where_there_was_dirt),
+        ARENA_TEST(arena__alloc_refuses_what_no_system_has),
+        ARENA_TEST(arena__free_gives_everything_back_and_it_works_again),
+        ARENA_TEST(arena__size_mul_dies_on_overflow),
+        ARENA_TEST(arena__what_is_rewound_or_behind_a_block_is_poisoned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,24 +1,7 @@
 #include "base/text.h"
+#include "base/arena_state.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-#include <cmocka.h>
-
-static int setup(void **state)
-{
-    static Arena arena;
-    arena_init(&arena, "test");
-    *state = &arena;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    arena_free(*state);
-    return 0;
-}
 
 static void text__format_takes_any_length(void **state)
 {
@@ -148,15 +131,14 @@ static void text__buffer_grows_and_stays_terminated(void **state)
 
 int main(void)
 {
-#define ROW(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        ROW(text__format_takes_any_length),
-        ROW(text__copies_are_copies),
-        ROW(text__path_join_has_one_slash),
-        ROW(text__patterns),
-        ROW(text__nearest),
-        ROW(text__nearest_prefers_the_least_distance_then_the_first),
-        ROW(text__buffer_grows_and_stays_terminated),
+        ARENA_TEST(text__format_takes_any_length),
+        ARENA_TEST(text__copies_are_copies),
+        ARENA_TEST(text__path_join_has_one_slash),
+        ARENA_TEST(text__patterns),
+        ARENA_TEST(text__nearest),
+        ARENA_TEST(text__nearest_prefers_the_least_distance_then_the_first),
+        ARENA_TEST(text__buffer_grows_and_stays_terminated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

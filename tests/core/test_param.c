@@ -1,26 +1,9 @@
 #include "core/param.h"
+#include "base/arena_state.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <cmocka.h>
-
-static int setup(void **state)
-{
-    static Arena arena;
-    arena_init(&arena, "test");
-    *state = &arena;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    arena_free(*state);
-    return 0;
-}
 
 static void param__declared_in_order_with_defaults(void **state)
 {
@@ -208,15 +191,14 @@ static void param__layout_too_large_is_refused(void **state)
 
 int main(void)
 {
-#define ROW(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        ROW(param__declared_in_order_with_defaults),
-        ROW(param__layout_gives_memory_of_its_own_to_each),
-        ROW(param__layout_without_gradients),
-        ROW(param__a_share_of_the_experts_is_rows_of_the_whole),
-        ROW(param__shards_cover_it_in_blocks),
-        ROW(param__keeps_a_part),
-        ROW(param__layout_too_large_is_refused),
+        ARENA_TEST(param__declared_in_order_with_defaults),
+        ARENA_TEST(param__layout_gives_memory_of_its_own_to_each),
+        ARENA_TEST(param__layout_without_gradients),
+        ARENA_TEST(param__a_share_of_the_experts_is_rows_of_the_whole),
+        ARENA_TEST(param__shards_cover_it_in_blocks),
+        ARENA_TEST(param__keeps_a_part),
+        ARENA_TEST(param__layout_too_large_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

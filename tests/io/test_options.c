@@ -1,12 +1,9 @@
 #include "io/options.h"
+#include "base/arena_state.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <cmocka.h>
 
 typedef enum Color { RED = 3, GREEN = 5, BLUE = 7 } Color;
 
@@ -75,20 +72,6 @@ static const OptionSection sections[] = {
     {"two", two_rows, offsetof(All, two), "lists"},
     {0}};
 // clang-format on
-
-static int setup(void **state)
-{
-    static Arena arena;
-    arena_init(&arena, "test");
-    *state = &arena;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    arena_free(*state);
-    return 0;
-}
 
 static Status read(All *all, const char *text, Arena *arena)
 {
@@ -447,5 +430,5 @@ int main(void)
         cmocka_unit_test(options__compare_visits_what_differs),
         cmocka_unit_test(options__help_names_every_key),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, arena_setup, arena_teardown);
 }

@@ -1,28 +1,11 @@
 #include "io/yaml.h"
+#include "base/arena_state.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
-
-static int setup(void **state)
-{
-    static Arena arena;
-    arena_init(&arena, "test");
-    *state = &arena;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    arena_free(*state);
-    return 0;
-}
 
 static Status parse(YamlDoc *yaml, const char *text, Arena *arena)
 {
@@ -271,5 +254,5 @@ int main(void)
         cmocka_unit_test(yaml__missing_file_is_an_io_error),
         cmocka_unit_test(yaml__reads_a_file),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, arena_setup, arena_teardown);
 }

@@ -1,28 +1,11 @@
 #include "train/config.h"
+#include "base/arena_state.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
-
-static int setup(void **state)
-{
-    static Arena arena;
-    arena_init(&arena, "test");
-    *state = &arena;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    arena_free(*state);
-    return 0;
-}
 
 static Status parse(TrainConfig *config, const char *text, Arena *arena)
 {
@@ -535,5 +518,5 @@ int main(void)
         cmocka_unit_test(config__diff_lists_both_values),
         cmocka_unit_test(config__help_shows_the_defaults_that_take_effect),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, arena_setup, arena_teardown);
 }
