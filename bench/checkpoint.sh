@@ -11,18 +11,12 @@ usage='bench/checkpoint.sh [PROGRAM [FOLDER]]
   from memory); and how much longer the steps are that an asynchronous save overlaps, its copy included, than the others of
   the same run. It needs two free cores.'
 case "${1-}" in --help | -h) echo "$usage"; exit 0 ;; esac
+. "$(dirname "$0")/common.sh"
 program=$(readlink -f "${1:-build/release/stagewright}")
 work=$(mktemp -d -p "${2:-${TMPDIR:-/tmp}}") || exit 2
 trap 'rm -rf "$work"' EXIT
-mkdir "$work/model"
-cat >"$work/model/config.json" <<'JSON'
-{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 1024, "hidden_size": 512,
- "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
- "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 512, "norm_topk_prob": true, "decoder_sparse_step": 1,
- "mlp_only_layers": [], "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu",
- "attention_bias": false, "max_position_embeddings": 4096, "initializer_range": 0.02, "router_aux_loss_coef": 0.001}
-JSON
-awk 'BEGIN { for (row = 0; row < 64; row++) { printf "{\"input_ids\": ["; for (t = 0; t < 512; t++) printf "%s%d", t ? ", " : "", (row * 7919 + t * t * 31 + t * 17) % 1024; print "]}" } }' >"$work/rows.jsonl"
+moe_model "$work/model" 512 8 8 16 4 512
+rows 64 512 1024 >"$work/rows.jsonl"
 cat >"$work/run.yaml" <<YAML
 model: {path: $work/model, init: true}
 parallel: {pp_size: 2}
@@ -50,11 +44,6 @@ seconds() # COMMAND…
 }
 
 read_files() { find "$state" -name '*.safetensors' -exec cat {} + >/dev/null; }
-
-median() # of the lines
-{
-    sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
-}
 
 for turn in 1 2 3; do
     rm -rf "$work/run"

@@ -10,6 +10,7 @@
 # With PAIRS=n each schedule is run n times, each time behind BASE: the ratio of the two steps' times, and the median of the
 # ratios. BASE is 1f1b, or single: one rank of two threads, whose time is divided by 1 - the simulated bubble.
 set -eu
+. "$(dirname "$0")/common.sh"
 program=$(realpath "${1:?usage: bench/pipeline.sh PROGRAM [SCHEDULE…]}")
 shift
 schedules=${*:-1f1b gpipe interleaved zb_h1 zb_h2 zb1p zbv dualpipev}
@@ -26,8 +27,7 @@ cat > model/config.json <<END
  "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": $tokens, "tie_word_embeddings": false,
  "hidden_act": "silu"}
 END
-awk -v rows="$microbatches" -v n="$tokens" 'BEGIN { for (r = 0; r < rows; r++) {
-    printf "{\"input_ids\": [0"; for (t = 1; t < n; t++) printf ", %d", (r * 31 + t * t * 7 + t) % 256; print "]}" } }' > rows.jsonl
+rows "$microbatches" "$tokens" 256 > rows.jsonl
 
 # The virtual stages that a schedule has on $2 ranks.
 stages() { "$program" schedule --schedule "$1" --pp "$2" --microbatches "$microbatches" --format json |
@@ -54,7 +54,6 @@ measure() {
     rm -rf "run-$name"
 }
 
-median() { sort -g | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'; }
 column() { awk -v k="$2" '{ print $k }' "$1.txt" | median; }
 
 for ((pair = 1; pair <= pairs; pair++)); do

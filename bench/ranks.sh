@@ -14,6 +14,7 @@ usage='bench/ranks.sh [PROGRAM [LAYOUT…] [-- LAUNCHER…]]
   layout, and the ratio of its seconds to those of the first; at the end the medians of the ratios. Ranks have one thread
   unless said. ROWS (8) of 512 tokens make a step; it should take 0.3 s and more.'
 case "${1-}" in --help | -h) echo "$usage"; exit 0 ;; esac
+. "$(dirname "$0")/common.sh"
 program=$(readlink -f "${1:-build/release/stagewright}")
 [ $# = 0 ] || shift
 layouts=()
@@ -24,23 +25,14 @@ launcher=("$@")
 turns=${TURNS:-5} rows=${ROWS:-8}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir "$work/model"
-cat >"$work/model/config.json" <<'JSON'
-{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 1024, "hidden_size": 256,
- "intermediate_size": 512, "num_hidden_layers": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
- "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "norm_topk_prob": true, "decoder_sparse_step": 1,
- "mlp_only_layers": [], "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu",
- "attention_bias": false, "max_position_embeddings": 4096, "initializer_range": 0.02, "router_aux_loss_coef": 0.001}
-JSON
-awk -v n=$((4 * rows)) 'BEGIN { for (row = 0; row < n; row++) { printf "{\"input_ids\": ["; for (t = 0; t < 512; t++) printf "%s%d", t ? ", " : "", (row * 7919 + t * t * 31 + t * 17) % 1024; print "]}" } }' >"$work/rows.jsonl"
+moe_model "$work/model" 256 16 4 8 2 256
+rows $((4 * rows)) 512 1024 >"$work/rows.jsonl"
 
 cat >"$work/run.yaml" <<YAML
 model: {path: $work/model, init: true}
 data: {train: [$work/rows.jsonl], format: ids, pack: none}
 train: {steps: 8, global_batch_size: $rows, threads: 1}
 YAML
-
-median() { sort -g | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'; }
 
 seconds() # LAYOUT: the median of the steps of one run, but for the first
 {
