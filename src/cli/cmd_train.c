@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -18,22 +19,28 @@ typedef struct TrainArgs {
     bool resume, override;
 } TrainArgs;
 
-/* A signal handler can reach nothing but this. */
+/* A signal handler can reach nothing but these. */
 static volatile sig_atomic_t stop_asked;
+static atomic_flag signalled = ATOMIC_FLAG_INIT;
 
-static void ask_to_stop(int signal)
+static void ask_to_stop(int number)
 {
-    (void)signal;
+    if (atomic_flag_test_and_set(
+            &signalled)) { /* its default action, once this handler has returned */
+        signal(number, SIG_DFL);
+        raise(number);
+    }
     stop_asked = 1;
 }
 
-/* The first SIGINT, SIGTERM or SIGHUP (unless nohup has it ignored) saves and leaves, a second one ends at once. Launchers pass SIGUSR1 on unchanged; SIGTERM
- * of theirs is soon followed by SIGKILL. */
+/*
+ * The first SIGINT, SIGTERM or SIGHUP (unless nohup has it ignored) saves and leaves, a second one, whichever, ends at once.
+ * Launchers pass SIGUSR1 on unchanged; SIGTERM of theirs is soon followed by SIGKILL.
+ */
 static void catch_signals(bool launched)
 {
-    struct sigaction action = {.sa_handler = ask_to_stop,
-                               .sa_flags = (int)SA_RESETHAND | SA_RESTART};
-    sigemptyset(&action.sa_mask);
+    struct sigaction action = {.sa_handler = ask_to_stop, .sa_flags = SA_RESTART};
+    sigfillset(&action.sa_mask); /* one after the other */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     struct sigaction before;
@@ -207,7 +214,7 @@ const Command command_train = {
              "of this process, each "
              "with train.threads OpenMP threads. The result does not depend on how the model is "
              "cut. The first SIGINT or "
-             "SIGTERM saves a checkpoint and leaves with exit status 3.",
+             "SIGTERM saves a checkpoint and leaves with exit status 3; a second one ends at once.",
     .example = "stagewright train run.yaml --set parallel.pp_size=2 --set train.output=runs/first",
     .positions = positions,
     .options = options,
