@@ -16,15 +16,16 @@ static const Unit size_units[] = {
     {"KiB", 1024.}, {"MiB", 1048576.}, {"GiB", 1073741824.}, {"TiB", 1099511627776.}, {NULL, 0}};
 // clang-format on
 
+static const char digits[] = "0123456789.";
+
 /* One "12.5GB" at *text; moves it on. No unit: factor 1 at the end of the text only. */
 static bool number_with_unit(const char **text, const Unit *units, double *value)
 {
-    const char *digits = *text;
-    size_t n = strspn(digits, "0123456789.");
+    size_t n = strspn(*text, digits);
     if (!n) return false;
     char *end;
-    double number = strtod(digits, &end);
-    if (end != digits + n) return false;
+    double number = strtod(*text, &end);
+    if (end != *text + n) return false;
     size_t letters = strspn(end, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
     double factor = *end ? 0 : 1;
     for (; units->name && factor == 0; units++)
@@ -38,10 +39,13 @@ static bool number_with_unit(const char **text, const Unit *units, double *value
 bool option_duration(const char *text, double *seconds)
 {
     double sum = 0, part;
+    const char *at = text;
     do {
-        if (!number_with_unit(&text, time_units, &part)) return false;
+        if (!number_with_unit(&at, time_units, &part)) return false;
         sum += part;
-    } while (*text);
+    } while (*at);
+    /* "2h30" might be meant as minutes. */
+    if (strspn(text, digits) < strlen(text) && strchr(digits, at[-1])) return false;
     *seconds = sum;
     return isfinite(sum);
 }

@@ -154,6 +154,8 @@ Status options_set(void *base, const OptionSection *sections, const char *assign
     if (!spec) return unknown_key(sections, section, "--set", dot + 1, full, arena);
 
     const char *text = equals + 1;
+    if (!*text)
+        return FAIL(ERR_USAGE, "--set %s: found nothing, expected a value (null: none)", full);
     YamlDoc yaml;
     TRY(yaml_doc_parse(&yaml, text_format(arena, "--set %s", full), text, strlen(text), arena));
     /* What looks like a number or a flag to YAML is a text where one is wanted: there is no file to put quotes in. */

@@ -155,7 +155,7 @@ void options_compare(const OptionSection *sections, const void *a, const void *b
 /** A line or two per key: name, default, what it is and may be. */
 void options_help(TextBuffer *out, const OptionSection *sections);
 
-/** "90", "90s", "10m", "1h30m", "2d" to seconds. False: not a duration. */
+/** "90", "90s", "10m", "1h30m", "2d" to seconds; a number without a unit stands alone. False: not a duration. */
 bool option_duration(const char *text, double *seconds);
 /** "1000", "512MiB", "5GB", "5G" (= 5e9) to bytes. False: not a size, or beyond 2^63. */
 bool option_size(const char *text, int64_t *bytes);

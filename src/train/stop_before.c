@@ -3,8 +3,9 @@
 #include "io/options.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
+
+enum { LONGEST_DAYS = 10000 }; /* more is a slip */
 
 typedef struct Moment {
     bool dated, timed; /* neither: a duration */
@@ -12,31 +13,37 @@ typedef struct Moment {
     double seconds;
 } Moment;
 
-static bool in_range(const struct tm *t)
+/* Exactly n digits at *text; moves it on. */
+static bool read_digits(const char **text, size_t n, int *out)
 {
-    return t->tm_hour <= 23 && t->tm_min <= 59 && t->tm_sec <= 59;
+    if (strspn(*text, "0123456789") < n) return false;
+    for (*out = 0; n > 0; n--) *out = *out * 10 + (*(*text)++ - '0');
+    return true;
 }
 
-/* "18:30" or "18:30:15", all of it. */
+/* That sign, and two digits after it. */
+static bool read_two_after(const char **text, char sign, int *out)
+{
+    return *(*text)++ == sign && read_digits(text, 2, out);
+}
+
+/* "18:30", "7:05" or "18:30:15", all of it. */
 static bool read_clock(struct tm *out, const char *text)
 {
-    int hour, minute, second = 0, end = 0;
-    if (text[0] < '0' || text[0] > '9') return false;
-    if (sscanf(text, "%2d:%2d%n", &hour, &minute, &end) < 2 || !end) return false;
-    text += end;
-    if (*text && (sscanf(text, ":%2d%n", &second, &end) < 1 || text[end])) return false;
-    out->tm_hour = hour;
-    out->tm_min = minute;
-    out->tm_sec = second;
-    return in_range(out) && minute >= 0 && second >= 0;
+    out->tm_sec = 0;
+    if (!read_digits(&text, text[0] && text[1] == ':' ? 1 : 2, &out->tm_hour)) return false;
+    if (!read_two_after(&text, ':', &out->tm_min)) return false;
+    if (*text && !read_two_after(&text, ':', &out->tm_sec)) return false;
+    return !*text && out->tm_hour <= 23 && out->tm_min <= 59 && out->tm_sec <= 59;
 }
 
 /* "2026-12-01T…", as long as there is such a day. */
 static bool read_date(struct tm *out, const char *text)
 {
-    int year, month, day, end = 0;
-    if (sscanf(text, "%4d-%2d-%2dT%n", &year, &month, &day, &end) < 3 || !end) return false;
-    if (!read_clock(out, text + end)) return false;
+    int year, month, day;
+    if (!read_digits(&text, 4, &year) || !read_two_after(&text, '-', &month) ||
+        !read_two_after(&text, '-', &day) || *text++ != 'T' || !read_clock(out, text))
+        return false;
     out->tm_year = year - 1900;
     out->tm_mon = month - 1;
     out->tm_mday = day;
@@ -50,11 +57,13 @@ static Status read_moment(Moment *out, const char *text, const char *place)
     *out = (Moment){0};
     out->dated = strchr(text, 'T') && read_date(&out->parts, text);
     out->timed = out->dated || read_clock(&out->parts, text);
-    if (out->timed || (option_duration(text, &out->seconds) && out->seconds > 0)) return OK;
+    if (out->timed || (option_duration(text, &out->seconds) && out->seconds > 0 &&
+                       out->seconds <= LONGEST_DAYS * 86400.))
+        return OK;
     return FAIL(ERR_USAGE,
                 "%s: train.stop_before: found %s, expected a time (18:30, 2026-12-01T18:30) or a "
-                "duration (2h30m, or seconds)",
-                place, text);
+                "duration (2h30m, or seconds; at most %dd)",
+                place, *text ? text : "nothing", LONGEST_DAYS);
 }
 
 Status stop_before_check_form(const char *text, const char *place)

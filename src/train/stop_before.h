@@ -9,7 +9,7 @@
  *
  *   "18:30", "18:30:15"     the next time that the clock of this machine shows this
  *   "2026-12-01T18:30"      that moment, in the machine's time zone; seconds may follow
- *   "2h30m", "90m", "600"   a duration, without a unit in seconds
+ *   "2h30m", "90m", "600"   a duration, without any unit in seconds
  *
  * ERR_USAGE "PLACE: train.stop_before: …": none of these, or a moment that is past. check_form: the form alone.
  */

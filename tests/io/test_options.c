@@ -188,6 +188,7 @@ static void options__value_is_read_from_file_and_set_and_dumped(void **state)
         if (read(&from_file, file, *state) != OK) fail_msg("%s: %s", file, status_message());
         assert_string_equal(line_of(dump(&from_file, *state), key, *state), values[i].dumped);
 
+        if (!*values[i].value) continue; /* --set wants one */
         assert_int_equal(options_defaults(&from_set, sections, *state), OK);
         const char *set = text_format(*state, "%s=%s", key, values[i].value);
         if (options_set(&from_set, sections, set, *state) != OK)
@@ -222,6 +223,7 @@ static const struct {
     {"one: {maybe: -0.5}", ERR_USAGE, {"one.maybe", "found -0.5", "or auto"}},
     {"one: {maybe: null}", ERR_USAGE, {"one.maybe", "found null", "or auto"}},
     {"one: {seconds: 10 m}", ERR_USAGE, {"one.seconds", "found \"10 m\"", "such as 10m"}},
+    {"one: {seconds: 1h30}", ERR_USAGE, {"one.seconds", "found \"1h30\"", "such as 10m"}},
     {"one: {seconds: 10x}", ERR_USAGE, {"one.seconds", "10x"}},
     {"one: {seconds: 0s}", ERR_USAGE, {"one.seconds", "found \"0s\""}},
     {"one: {seconds: -1}", ERR_USAGE, {"one.seconds", "found -1"}},
@@ -303,7 +305,7 @@ static const struct {
     {"on.small=3", ERR_USAGE, {"unknown section on", "did you mean one?"}},
     {"one.smal=3", ERR_USAGE, {"one.smal", "did you mean one.small?"}},
     {"one.small=0", ERR_USAGE, {"--set: one.small", "found 0", "from 1 to 10"}},
-    {"one.small=", ERR_USAGE, {"one.small", "found null"}},
+    {"one.small=", ERR_USAGE, {"one.small", "found nothing"}},
     {"one.color=blue", ERR_UNSUPPORTED, {"--set: one.color: blue is not available yet"}},
     {"two.split=[1", ERR_FORMAT, {"--set two.split:2:1"}},
     {"two.files=*x", ERR_FORMAT, {"--set two.files:1:1", "quote"}},

@@ -65,7 +65,14 @@ static void stop_before__what_is_none_is_refused(void **state)
                                         "-1h",
                                         "0",
                                         "2w",
-                                        "18:30 PM"};
+                                        "18:30 PM",
+                                        "18:3",
+                                        "18: 30",
+                                        "18:30:5",
+                                        "2026-12-1T18:30",
+                                        "2h30",
+                                        "0h3",
+                                        "99999999999h"};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         if (stop_before_check_form(forms[i], "a.yaml") != ERR_USAGE) fail_msg("%s", forms[i]);
         assert_non_null(strstr(status_message(), "a.yaml: train.stop_before: found "));
