@@ -16,15 +16,19 @@ static int compare_text(const void *a, const void *b)
 
 /* ---------------------------------------------------------------- the index file */
 
+bool shard_name_is_plain(const char *name)
+{
+    return name[0] != '.' && !strchr(name, '/') && text_matches("*.safetensors", name);
+}
+
 /* Shards lie beside the index: nothing that could lead elsewhere is followed. */
 static Status check_shard_name(const char *path, const char *tensor, const char *shard)
 {
-    if (shard[0] == '\0' || strchr(shard, '/') || strcmp(shard, ".") == 0 ||
-        strcmp(shard, "..") == 0)
-        return FAIL(ERR_FORMAT,
-                    "%s: tensor %s: shard %s: expected the name of a file in the same folder", path,
-                    tensor, shard);
-    return OK;
+    if (shard_name_is_plain(shard)) return OK;
+    return FAIL(ERR_FORMAT,
+                "%s: tensor %s: shard %s: expected the name of a *.safetensors file in the same "
+                "folder, not a hidden one",
+                path, tensor, shard);
 }
 
 typedef struct MapEntry {

@@ -44,6 +44,9 @@ const ShardTensor *shard_index_find(const ShardIndex *index, const char *name);
 Status shard_tensor_read(const ShardTensor *tensor, int64_t first, int64_t count, DType dtype,
                          void *dst) MUST_USE;
 
+/** "NAME.safetensors" in the folder itself, not hidden: what a list of tensors may name, and nothing else is written over. */
+bool shard_name_is_plain(const char *name);
+
 /** What an index file says, before any shard is opened. */
 typedef struct ShardMap {
     const char *path; /* of the index, for messages */

@@ -41,8 +41,11 @@ Status hf_source_of_json(HfSource *out, const json_t *object, const char *place,
         TRY(json_get_string_or(value, what, "file", NULL, &file));
         DType d = 0;
         while (d < DTYPE_COUNT && strcmp(dtype_name(d), dtype) != 0) d++;
-        if (file && (!file[0] || file[0] == '.' || strchr(file, '/')))
-            return FAIL(ERR_FORMAT, "%s: key file: not a plain name (found %s)", what, file);
+        if (file && !shard_name_is_plain(file))
+            return FAIL(ERR_FORMAT,
+                        "%s: key file: not a plain name of weights (found %s, expected "
+                        "NAME.safetensors)",
+                        what, file);
         if (s.n && strcmp(s.name[s.n - 1], key) >= 0)
             return FAIL(ERR_FORMAT, "%s: tensors must be sorted by name (found %s after %s)", place,
                         key, s.name[s.n - 1]);

@@ -67,6 +67,8 @@ static const Row rows[] = {
     {MAP("8", "\"a\":\"/tmp/1.safetensors\""), {"a"}, NULL, ERR_FORMAT, "tensor a: shard /tmp/1.safetensors: expected", "", ""},
     {MAP("8", "\"a\":\"..\""), {"a"}, NULL, ERR_FORMAT, "shard ..: expected", "", ""},
     {MAP("8", "\"a\":\"\""), {"a"}, NULL, ERR_FORMAT, "tensor a: shard : expected", "", ""},
+    {MAP("8", "\"a\":\".1.safetensors\""), {"a"}, NULL, ERR_FORMAT, "tensor a: shard .1.safetensors: expected", "", ""},
+    {MAP("8", "\"a\":\"config.json\""), {"a"}, NULL, ERR_FORMAT, "tensor a: shard config.json: expected", "", ""},
     {MAP("8", "\"a\":1"), {"a"}, NULL, ERR_FORMAT, "tensor a: expected the name of a shard (found an integer)", "", ""},
     {MAP("8", ""), {"a"}, NULL, ERR_FORMAT, "weight_map: no tensors", "", ""},
     {MAP("\"8\"", IN1("a")), {"a"}, NULL, ERR_FORMAT, "total_size: expected a number", "", ""},

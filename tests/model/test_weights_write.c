@@ -208,7 +208,11 @@ static void weights__broken_source_lists_are_refused(void **state)
         {"{\"sharded\": true, \"tensors\": {\"a\": {}}}", "dtype"},
         {"{\"sharded\": true, \"tensors\": {\"a\": {\"dtype\": \"f32\", \"file\": \"../x\"}}}",
          "plain name"},
-        {"{\"sharded\": true, \"tensors\": {\"a\": {\"dtype\": \"f32\", \"file\": \".x\"}}}",
+        {"{\"sharded\": true, \"tensors\": {\"a\": {\"dtype\": \"f32\", \"file\": "
+         "\".x.safetensors\"}}}",
+         "plain name"},
+        {"{\"sharded\": true, \"tensors\": {\"a\": {\"dtype\": \"f32\", \"file\": "
+         "\"config.json\"}}}",
          "plain name"},
         {"{\"sharded\": true, \"tensors\": {\"b\": {\"dtype\": \"f32\"}, \"a\": {\"dtype\": "
          "\"f32\"}}}",
