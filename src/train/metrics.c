@@ -5,8 +5,24 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+/* The sign of a NaN says nothing, and depends on the machine. */
+static double without_nan_sign(double value)
+{
+    return isnan(value) ? NAN : value;
+}
+
+void metrics_line(char *out, size_t n, const Metrics *m, int64_t n_steps)
+{
+    snprintf(out, n, "step %lld/%lld  loss %.4f  ce %.4f  norm %.3g  lr %.3g  %.0f tokens/s",
+             (long long)m->step, (long long)n_steps, without_nan_sign(m->total),
+             without_nan_sign(m->ce), without_nan_sign(m->grad_norm), m->lr,
+             (double)m->tokens / m->time_step);
+}
 
 /* How many bytes of the file hold the steps up to the last kept one. */
 static Status bytes_to_keep(const char *path, int64_t keep_steps, int64_t *bytes, Arena *arena)

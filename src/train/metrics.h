@@ -18,6 +18,9 @@ typedef struct Metrics {
     double eval_loss; /* NAN: not evaluated after this step */
 } Metrics;
 
+/** For people: "step 3/10  loss 2.1234  …", cut at n bytes. */
+void metrics_line(char *out, size_t n, const Metrics *metrics, int64_t n_steps);
+
 typedef struct MetricsFile {
     int fd; /* -1: none */
     const char *path;

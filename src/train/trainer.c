@@ -78,10 +78,7 @@ static void show(Trainer *t, const Metrics *m)
                                          (double)(m->step - t->plan->state.step) *
                                          (double)(t->plan->n_steps - m->step);
     char line[256];
-    snprintf(line, sizeof line,
-             "step %lld/%lld  loss %.4f  ce %.4f  norm %.3g  lr %.3g  %.0f tokens/s",
-             (long long)m->step, (long long)t->plan->n_steps, m->total, m->ce, m->grad_norm, m->lr,
-             (double)m->tokens / m->time_step);
+    metrics_line(line, sizeof line, m, t->plan->n_steps);
     bool due = m->step % t->config->log.interval == 0 || m->step == t->plan->n_steps;
     if (t->log.terminal) {
         int64_t seconds = (int64_t)fmin(left, 1e15);

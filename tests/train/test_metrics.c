@@ -130,6 +130,21 @@ static int steps_of(Bench *b, const char *path, int64_t *step, int max)
     return n;
 }
 
+static void metrics__a_line_for_people_has_no_sign_of_nan(void **state)
+{
+    (void)state;
+    const Metrics m = {.step = 3,
+                       .total = copysign(NAN, -1),
+                       .ce = copysign(NAN, -1),
+                       .grad_norm = copysign(NAN, -1),
+                       .lr = 0.5,
+                       .tokens = 20,
+                       .time_step = 2};
+    char line[256];
+    metrics_line(line, sizeof line, &m, 10);
+    assert_string_equal(line, "step 3/10  loss nan  ce nan  norm nan  lr 0.5  10 tokens/s");
+}
+
 static void metrics__cut_back_to_the_checkpoints_step(void **state)
 {
     Bench *b = *state;
@@ -208,6 +223,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         BENCH_TEST(metrics__keys_are_the_contracts),
         BENCH_TEST(metrics__what_is_not_finite_is_null),
+        BENCH_TEST(metrics__a_line_for_people_has_no_sign_of_nan),
         BENCH_TEST(metrics__cut_back_to_the_checkpoints_step),
         BENCH_TEST(metrics__a_line_without_an_end_goes),
         BENCH_TEST(metrics__a_fresh_run_starts_empty),
