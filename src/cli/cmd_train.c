@@ -157,12 +157,33 @@ static Status open_data(Setup *s, const char *place, Dataset **train, Dataset **
                                  : OK;
 }
 
+/* All processes have read the same rows, and a run that goes on has those it began with. */
+static Status check_rows(Setup *s, const TrainArgs *args, TrainPlan *plan)
+{
+    TrainState *state = &plan->state;
+    int64_t n_rows = dataset_n_rows(plan->train);
+    uint64_t hash = setup_hash_data(plan->train);
+    TRY(world_same(s->world, "data.train", hash));
+    if (state->rows_hash && state->rows_hash != hash && !args->override)
+        return FAIL(ERR_USAGE,
+                    "data.train: the data changed since %s, which alters the maths (found %lld "
+                    "rows, expected %lld%s; --override goes on all the same)",
+                    plan->checkpoint, (long long)n_rows, (long long)state->n_rows,
+                    n_rows == state->n_rows ? " of other content" : "");
+    state->n_rows = n_rows;
+    state->rows_hash = hash;
+    return OK;
+}
+
 static Status run(const void *args_, const World *world, Arena *arena)
 {
     const TrainArgs *args = args_;
     Setup s;
     double begin = clock_seconds();
     Dataset *train = NULL, *eval = NULL;
+    if (args->override && !args->resume)
+        return FAIL(ERR_USAGE, "--override: found without --resume, expected both: it allows what "
+                               "a checkpoint would forbid");
     signal(SIGPIPE, SIG_IGN); /* who reads our log may go away: log.txt has it too */
     TRY(setup_configure(&s, args->config, &args->sets, NULL, world, arena));
     TRY(config_require_run(&s.config, args->config));
@@ -179,7 +200,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
     plan.eval = eval;
     plan.n_steps = train ? train_n_steps(&s.config, dataset_n_rows(train)) : 0;
     /* All data is read before the folder is made, and the folder made before anybody writes to it. */
-    if (status == OK && train) status = setup_same_data(&s, "data.train", train);
+    if (status == OK && train) status = check_rows(&s, args, &plan);
     if (status == OK && eval) status = setup_same_data(&s, "data.eval", eval);
     if (status == OK)
         status = world_all_ok(world, world->rank == 0 ? open_run(&s, args->resume) : OK);

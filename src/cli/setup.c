@@ -118,16 +118,20 @@ Status setup_same_rows(const Setup *s, const char *key, const Row *row, int64_t 
     return s->world->size > 1 ? world_same(s->world, key, hash_rows(0, row, n)) : OK;
 }
 
-Status setup_same_data(const Setup *s, const char *key, const Dataset *data)
+uint64_t setup_hash_data(const Dataset *data)
 {
-    if (s->world->size == 1) return OK;
     uint64_t hash = 0;
     for (int64_t i = 0, n = dataset_n_rows(data); i < n; i++) {
         Row row;
         dataset_rows(data, i, 1, &row);
         hash = hash_rows(hash, &row, 1);
     }
-    return world_same(s->world, key, hash);
+    return hash;
+}
+
+Status setup_same_data(const Setup *s, const char *key, const Dataset *data)
+{
+    return s->world->size > 1 ? world_same(s->world, key, setup_hash_data(data)) : OK;
 }
 
 Status setup_tokenizer(Setup *s, bool needed)

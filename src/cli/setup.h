@@ -35,6 +35,8 @@ Status setup_schedule(Schedule **out, Setup *setup, int64_t n_mb, const char *pl
 
 /** Launched: all processes have read the same rows (key names them in messages). Collective: over the processes. */
 Status setup_same_rows(const Setup *setup, const char *key, const Row *row, int64_t n) MUST_USE;
+/** Of an epoch's rows in their order: ids, labels, borders. Reads all of them. */
+uint64_t setup_hash_data(const Dataset *data);
 Status setup_same_data(const Setup *setup, const char *key, const Dataset *data) MUST_USE;
 
 /** Open tokenizer.json of the model's folder if it is there; `needed`: an error if not. */

@@ -6,9 +6,12 @@
 #include "train/step_folder.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { FORMAT_VERSION = 1 };
+
+static const int64_t most_counted = (int64_t)1 << 53; /* of a count: room for what a run adds */
 
 static const char *const moment_dirs[2] = {CHECKPOINT_MOMENT_0, CHECKPOINT_MOMENT_1};
 
@@ -17,12 +20,14 @@ Status checkpoint_write_state(const Engine *e, const TrainState *s, const char *
     TextBuffer config;
     text_buffer_init(&config, arena);
     config_dump(&config, e->config);
+    const char *hash = text_format(arena, "%016llx", (unsigned long long)s->rows_hash);
     json_t *root =
-        json_pack("{si sI sf sI sI sI sI sI ss ss s{ss}}", "format", FORMAT_VERSION, "step",
+        json_pack("{si sI sf sI sI sI sI sI sI ss ss ss s{ss}}", "format", FORMAT_VERSION, "step",
                   (json_int_t)s->step, "epoch", s->epoch, "position", (json_int_t)s->position,
                   "tokens", (json_int_t)s->tokens, "trained_tokens", (json_int_t)s->trained_tokens,
-                  "updates", (json_int_t)s->updates, "skipped", (json_int_t)s->skipped, "config",
-                  config.text, "kernel_path", e->be.name, "versions", "stagewright", SW_VERSION);
+                  "updates", (json_int_t)s->updates, "skipped", (json_int_t)s->skipped, "rows",
+                  (json_int_t)s->n_rows, "rows_hash", hash, "config", config.text, "kernel_path",
+                  e->be.name, "versions", "stagewright", SW_VERSION);
     if (!root) return FAIL(ERR_MEMORY, "%s: cannot make state.json", dir);
     Status status = json_write_file(path_join(arena, dir, "state.json"), root);
     json_decref(root);
@@ -53,10 +58,25 @@ Status checkpoint_newest(const char **out, const char *output, Arena *arena)
     return OK;
 }
 
+/* A checkpoint made before there was this key goes on with any rows. */
+static Status read_rows(TrainState *s, const json_t *root, const char *place)
+{
+    const char *hash;
+    TRY(json_get_int_or(root, place, "rows", 0, &s->n_rows));
+    TRY(json_get_string_or(root, place, "rows_hash", "0000000000000000", &hash));
+    s->rows_hash = strtoull(hash, NULL, 16);
+    if (s->n_rows >= 0 && s->n_rows <= most_counted && strlen(hash) == 16 &&
+        strspn(hash, "0123456789abcdef") == 16)
+        return OK;
+    return FAIL(ERR_FORMAT,
+                "%s: key rows or rows_hash: expected 0 to 2^53 and 16 hexadecimal digits (found "
+                "%lld and %zu characters)",
+                place, (long long)s->n_rows, strlen(hash));
+}
+
 Status checkpoint_state_of_json(CheckpointInfo *out, const json_t *root, const char *place,
                                 Arena *arena)
 {
-    const int64_t most = (int64_t)1 << 53; /* room for what a run adds */
     const char *config, *kernel;
     TrainState s = {0};
     const struct {
@@ -68,11 +88,12 @@ Status checkpoint_state_of_json(CheckpointInfo *out, const json_t *root, const c
     TRY(json_expect_object(root, place));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         TRY(json_get_int(root, place, fields[i].key, fields[i].at));
-        if (*fields[i].at < 0 || *fields[i].at > most)
+        if (*fields[i].at < 0 || *fields[i].at > most_counted)
             return FAIL(ERR_FORMAT, "%s: key %s: out of range (found %lld, expected 0 to 2^53)",
                         place, fields[i].key, (long long)*fields[i].at);
     }
     TRY(json_get_real_or(root, place, "epoch", 0, &s.epoch)); /* follows from position and data */
+    TRY(read_rows(&s, root, place));
     TRY(json_get_string(root, place, "config", &config));
     TRY(json_get_string(root, place, "kernel_path", &kernel));
     *out = (CheckpointInfo){

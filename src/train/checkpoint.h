@@ -20,8 +20,10 @@ typedef struct TrainState {
     int64_t position; /* rows of the stream consumed */
     double epoch;     /* the same in passes over the data */
     int64_t tokens, trained_tokens;
-    int64_t updates; /* steps that changed weights */
-    int64_t skipped; /* steps that did not */
+    int64_t updates;    /* steps that changed weights */
+    int64_t skipped;    /* steps that did not */
+    int64_t n_rows;     /* of the training data, an epoch; 0: not known */
+    uint64_t rows_hash; /* of their ids and labels, in order; 0: not known */
 } TrainState;
 
 /** state.json into a folder. ERR_IO, ERR_MEMORY. */

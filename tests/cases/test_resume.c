@@ -372,6 +372,35 @@ static void resume__refuses_other_maths(void **state)
     folder_remove(folder);
 }
 
+/* The same files with other rows, fewer or changed in one id. */
+static void resume__refuses_other_rows(void **state)
+{
+    (void)state;
+    char *folder = make_folder(&(Fixture){.kind = FIXTURE_MOE});
+    static const char *const texts[] = {"{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n",
+                                        "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 7, 6]}\n",
+                                        "{\"input_ids\": [1, 2, 3]}\n"};
+    static const char *const words[] = {NULL, "found 2 rows, expected 2 of other content",
+                                        "found 1 rows, expected 2"};
+    write_text(path_in(folder, "rows.jsonl"), texts[0]);
+    assert_true(run_steps(folder, "run", 3, NULL, false, NULL));
+    Arguments args = {0};
+    for (int i = 1; i < 3; i++) {
+        write_text(path_in(folder, "rows.jsonl"), texts[i]);
+        add_run(&args, folder, "run", 4);
+        arguments_add(&args, "--resume");
+        assert_true(refuses(&args, WORDS("data.train", "step-000003", words[i], "--override")));
+    }
+    write_text(path_in(folder, "rows.jsonl"), texts[0]);
+    assert_true(run_steps(folder, "run", 4, NULL, true, NULL));
+    write_text(path_in(folder, "rows.jsonl"), texts[1]);
+    add_run(&args, folder, "run", 5);
+    arguments_add(&args, "--resume");
+    arguments_add(&args, "--override");
+    assert_true(command_runs(&command_train, &args));
+    folder_remove(folder);
+}
+
 /* A cosine depends on the number of steps, so it cannot be made longer. */
 static void resume__refuses_more_steps_of_a_cosine(void **state)
 {
@@ -497,6 +526,7 @@ int main(void)
         cmocka_unit_test(resume__is_not_misled_by_leftovers),
         cmocka_unit_test(resume__after_a_signal_equals_the_uninterrupted_run),
         cmocka_unit_test(resume__refuses_other_maths),
+        cmocka_unit_test(resume__refuses_other_rows),
         cmocka_unit_test(resume__refuses_more_steps_of_a_cosine),
         cmocka_unit_test(resume__refuses_a_damaged_checkpoint),
         cmocka_unit_test(resume__an_output_in_use_needs_it),

@@ -81,6 +81,15 @@ static void train__resume_needs_no_folder_but_the_runs(void **state)
     assert_memory_equal(once, twice, n[0]);
 }
 
+static void train__override_without_resume_is_refused(void **state)
+{
+    Temp *temp = *state;
+    const char *yaml = run_yaml(temp, "rows.jsonl");
+    assert_refused(temp, text_format(&temp->arena, "train '%s' --override", yaml),
+                   WORDS("--override", "without --resume"));
+    assert_false(dir_exists(temp_path(temp, "out")));
+}
+
 /* Its numbers would else go to the files that the run writes. */
 static void train__goes_on_without_anybody_who_reads_its_log(void **state)
 {
@@ -107,6 +116,7 @@ int main(void)
         TEMP_TEST(train__layers_that_do_not_fit_are_told_before_data_is_read),
         TEMP_TEST(train__a_failure_after_the_start_is_1_and_in_the_log),
         TEMP_TEST(train__resume_needs_no_folder_but_the_runs),
+        TEMP_TEST(train__override_without_resume_is_refused),
         TEMP_TEST(train__goes_on_without_anybody_who_reads_its_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

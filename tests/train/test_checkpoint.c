@@ -99,7 +99,9 @@ static const TrainState example = {.step = 7,
                                    .tokens = 1234,
                                    .trained_tokens = 1000,
                                    .updates = 6,
-                                   .skipped = 1};
+                                   .skipped = 1,
+                                   .n_rows = 32,
+                                   .rows_hash = 0x8123456789abcdef};
 
 /* Save after step 7 in pp ranks, to BENCH/NAME; the checkpoint's folder. */
 static const char *save(Bench *b, const char *name, const char *patch, int pp, const char *key)
@@ -426,6 +428,7 @@ static void checkpoint__broken_states_are_refused(void **state)
         {"{\"position\": 1.5}", "position"}, {"{\"position\": 9223372036854775807}", "position"},
         {"{\"tokens\": null}", "tokens"},    {"{\"trained_tokens\": true}", "trained_tokens"},
         {"{\"updates\": -7}", "updates"},    {"{\"skipped\": []}", "skipped"},
+        {"{\"rows\": -1}", "rows"},          {"{\"rows_hash\": \"12\"}", "rows or rows_hash"},
         {"{\"config\": 1}", "config"},       {"{\"kernel_path\": \"-\"}", "kernel_path"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -435,6 +438,16 @@ static void checkpoint__broken_states_are_refused(void **state)
         relist_state(b, dir, manifest, strlen(text), hex);
         expect_named(b, dir, text_format(&b->arena, "state.json: key %s", rows[i].word));
     }
+    /* what earlier versions did not write may be missing */
+    JsonDoc doc;
+    CheckpointInfo info;
+    assert_ok(json_doc_parse(&doc, "old", original, strlen(original)));
+    assert_int_equal(json_object_del(doc.root, "rows"), 0);
+    assert_int_equal(json_object_del(doc.root, "rows_hash"), 0);
+    assert_ok(checkpoint_state_of_json(&info, doc.root, "old", &b->arena));
+    assert_int_equal(info.state.step, 7);
+    assert_true(info.state.rows_hash == 0);
+    json_doc_free(&doc);
 }
 
 /* ---- export ---------------------------------------------------------------------------------------- */
