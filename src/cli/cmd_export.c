@@ -40,7 +40,8 @@ static Status run(const void *args_, const World *world, Arena *arena)
     static const char *const carry[] = {"model.extra_tensors=carry"};
     TextList sets = {ARENA_NEW(arena, const char *, 1), 1};
     sets.at[0] = carry[0];
-    TRY(setup_create(&s, NULL, &sets, dir, NULL, arena));
+    TRY(setup_configure(&s, NULL, &sets, dir, NULL, arena));
+    TRY(setup_read_model(&s, dir));
     s.config.model.dtype = DTYPE_F32; /* masters as they are */
     SoloPlan plan = {.config = &s.config,
                      .model = s.model,

@@ -75,7 +75,10 @@ static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
     }
     CheckpointInfo info;
     double begin = clock_seconds();
-    TRY(checkpoint_read(&info, plan->checkpoint, s->arena));
+    Status status = checkpoint_read(&info, plan->checkpoint, s->arena);
+    if (status != OK)
+        return FAIL(status, "%s (with %s removed, --resume takes the checkpoint before it)",
+                    status_message(), plan->checkpoint);
     plan->check_seconds = clock_seconds() - begin;
     TRY(setup_read_model(s, plan->checkpoint)); /* settles the keys that wait for the model */
     TrainConfig before;
@@ -98,7 +101,7 @@ static Status agree_on_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *pl
     TRY(world_all_ok(world, world->rank == 0 ? find_checkpoint(s, args, plan) : OK));
     int64_t bytes = plan->checkpoint ? (int64_t)strlen(plan->checkpoint) + 1 : 0;
     TRY(world_share(world, &bytes, sizeof bytes));
-    if (!bytes) return setup_read_model(s, s->config.model.path);
+    if (!bytes) return setup_open_model(s, s->config.model.path);
     char *path = arena_take(s->arena, (size_t)bytes);
     if (world->rank == 0) memcpy(path, plan->checkpoint, (size_t)bytes);
     TRY(world_share(world, path, (size_t)bytes));
@@ -115,6 +118,18 @@ static Status clear_leftovers(Setup *s)
         TRY(folder_clear(path_join(s->arena, s->config.train.output, folders[i]), &s->log,
                          s->arena));
     return OK;
+}
+
+/* Weights of a later step are not what fewer steps would give, whatever else may be overridden. */
+static Status check_length(const TrainPlan *plan, const char *place)
+{
+    if (!plan->checkpoint || plan->state.step <= plan->n_steps) return OK;
+    bool steps = plan->config->train.steps >= 0;
+    return FAIL(
+        ERR_USAGE,
+        "%s: %s: the run ends before its checkpoint %s (found %lld steps, expected at least %lld)",
+        place, steps ? "train.steps" : "train.epochs", plan->checkpoint, (long long)plan->n_steps,
+        (long long)plan->state.step);
 }
 
 /* Nothing is on disk before everything that can be refused here was looked at. */
@@ -199,6 +214,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
     plan.train = train;
     plan.eval = eval;
     plan.n_steps = train ? train_n_steps(&s.config, dataset_n_rows(train)) : 0;
+    if (status == OK) status = check_length(&plan, args->config);
     /* All data is read before the folder is made, and the folder made before anybody writes to it. */
     if (status == OK && train) status = check_rows(&s, args, &plan);
     if (status == OK && eval) status = setup_same_data(&s, "data.eval", eval);

@@ -67,7 +67,15 @@ Status setup_create(Setup *out, const char *file, const TextList *sets, const ch
                     const World *world, Arena *arena)
 {
     TRY(setup_configure(out, file, sets, model_path, world, arena));
-    return setup_read_model(out, out->config.model.path);
+    return setup_open_model(out, out->config.model.path);
+}
+
+/* Process 0 looks, as it does for --resume: the others wait for its checksums. */
+Status setup_open_model(Setup *s, const char *dir)
+{
+    Status status = s->world && s->world->rank > 0 ? OK : checkpoint_check_model(dir, s->arena);
+    TRY(s->world ? world_all_ok(s->world, status) : status);
+    return setup_read_model(s, dir);
 }
 
 Status setup_schedule(Schedule **out, Setup *s, int64_t n_mb, const char *place,

@@ -21,7 +21,12 @@ Status setup_create(Setup *out, const char *file, const TextList *sets, const ch
 /** Its first part alone: no model is read. */
 Status setup_configure(Setup *out, const char *file, const TextList *sets, const char *model_path,
                        const World *world, Arena *arena) MUST_USE;
-/** Its second part, from any folder (a checkpoint's, on resume). */
+/**
+ * Its second part, from any folder: a checkpoint of ours is checked against its manifest first, links and checksums, so that
+ * damage or a link in it goes no further. Collective over the processes.
+ */
+Status setup_open_model(Setup *setup, const char *dir) MUST_USE;
+/** The same of a folder that is checked already (a checkpoint's, on resume). */
 Status setup_read_model(Setup *setup, const char *dir) MUST_USE;
 void setup_free(Setup *setup);
 

@@ -85,7 +85,12 @@ Status checkpoint_state_of_json(CheckpointInfo *out, const json_t *root, const c
     } fields[] = {{"step", &s.step},       {"position", &s.position},
                   {"tokens", &s.tokens},   {"trained_tokens", &s.trained_tokens},
                   {"updates", &s.updates}, {"skipped", &s.skipped}};
+    int64_t format;
     TRY(json_expect_object(root, place));
+    TRY(json_get_int(root, place, "format", &format));
+    if (format != FORMAT_VERSION)
+        return FAIL(ERR_UNSUPPORTED, "%s: key format: not available (found %lld, expected %d)",
+                    place, (long long)format, FORMAT_VERSION);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         TRY(json_get_int(root, place, fields[i].key, fields[i].at));
         if (*fields[i].at < 0 || *fields[i].at > most_counted)
@@ -103,13 +108,25 @@ Status checkpoint_state_of_json(CheckpointInfo *out, const json_t *root, const c
 
 Status checkpoint_read(CheckpointInfo *out, const char *dir, Arena *arena)
 {
-    TRY(manifest_check(dir, arena));
+    TRY(manifest_check(dir, true, arena));
     const char *path = path_join(arena, dir, "state.json");
     JsonDoc doc;
     TRY(json_doc_read(&doc, path));
     Status status = checkpoint_state_of_json(out, doc.root, path, arena);
     json_doc_free(&doc);
-    return status;
+    TRY(status);
+    const char *slash = strrchr(dir, '/');
+    int64_t step = step_of(slash ? slash + 1 : dir); /* -1: called otherwise, as a copy may be */
+    if (step >= 0 && step != out->state.step)
+        return FAIL(ERR_FORMAT,
+                    "%s: key step: not that of its folder's name (found %lld, expected %lld)", path,
+                    (long long)out->state.step, (long long)step);
+    return OK;
+}
+
+Status checkpoint_check_model(const char *dir, Arena *arena)
+{
+    return checkpoint_is(dir) ? manifest_check(dir, false, arena) : OK;
 }
 
 Status checkpoint_load_moments(Engine *e, const char *dir)

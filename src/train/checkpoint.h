@@ -39,13 +39,18 @@ typedef struct CheckpointInfo {
     const char *kernel_path;
 } CheckpointInfo;
 
-/** state.json, after checking every file against the manifest (sizes and checksums). ERR_FORMAT names the file that is wrong. */
+/**
+ * state.json, after checking every file against the manifest (sizes and checksums). ERR_FORMAT names the file that is wrong, or
+ * the folder if it is called after another step.
+ */
 Status checkpoint_read(CheckpointInfo *out, const char *dir, Arena *arena) MUST_USE;
 /** What state.json says; place stands for it in messages. ERR_FORMAT names the key. */
 Status checkpoint_state_of_json(CheckpointInfo *out, const json_t *root, const char *place,
                                 Arena *arena) MUST_USE;
 /** True if the folder is one of ours. */
 bool checkpoint_is(const char *dir);
+/** What checkpoint_read checks of a folder that is one of ours, but for the moments: where only a model is wanted. Others are OK. */
+Status checkpoint_check_model(const char *dir, Arena *arena) MUST_USE;
 
 /** Optimizer moments of this rank's parameters (the engine has loaded the weights from dir). */
 Status checkpoint_load_moments(Engine *engine, const char *dir) MUST_USE;

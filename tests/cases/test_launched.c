@@ -261,6 +261,24 @@ static void launched__different_rows_or_keys_are_refused(void **state)
     assert_false(path_exists(path_in(folder, "refused")));
 }
 
+/* One process reads the checksums, the others wait for what it says. */
+static void launched__a_damaged_checkpoint_as_model_is_said_once(void **state)
+{
+    (void)state;
+    NEEDS_MPI;
+    write_config();
+    Arguments args = {0};
+    add_train(&args, 1, 1, "checkpoint");
+    assert_true(program_ends(&args, folder, 0));
+    const char *state_json = path_in(folder, "checkpoint/checkpoints/step-000001/state.json");
+    write_text(state_json, "{}");
+    add_launch(&args, 4, SW_PROGRAM);
+    add_train(&args, 4, 1, "refused");
+    add_set(&args, "model.path=%s", path_in(folder, "checkpoint/checkpoints/step-000001"));
+    launch_ends(&args, folder, 2, "state.json: 2 bytes");
+    assert_false(path_exists(path_in(folder, "refused")));
+}
+
 /* ---- one rank does it, the others wait ----------------------------------------------------------- */
 
 static void launched__a_command_of_one_rank_runs_once(void **state)
@@ -368,6 +386,7 @@ int main(void)
         cmocka_unit_test(launched__by_another_launcher_is_refused),
         cmocka_unit_test(launched__a_file_that_one_or_all_lack_is_said_once),
         cmocka_unit_test(launched__different_rows_or_keys_are_refused),
+        cmocka_unit_test(launched__a_damaged_checkpoint_as_model_is_said_once),
         cmocka_unit_test(launched__a_command_of_one_rank_runs_once),
         cmocka_unit_test(launched__more_ranks_than_processors_do_not_crawl),
         cmocka_unit_test(launched__a_killed_rank_ends_all),

@@ -481,6 +481,39 @@ static void resume__refuses_a_damaged_checkpoint(void **state)
     assert_int_equal(failed, 0);
 }
 
+/* Found by its name, so the name must be true; and what is beyond the end of a run is not its result. */
+static void resume__refuses_a_checkpoint_of_another_step(void **state)
+{
+    (void)state;
+    char *folder = make_folder(&(Fixture){.kind = FIXTURE_MOE});
+    assert_true(run_steps(folder, "run", 3, NULL, false, NULL));
+    for (int steps = 0; steps < 3; steps += 2) {
+        Arguments args = {0};
+        add_run(&args, folder, "run", steps);
+        arguments_add(&args, "--resume");
+        arguments_add(&args, "--override");
+        char found[40];
+        snprintf(found, sizeof found, "found %d steps, expected at least 3", steps);
+        assert_true(refuses(&args, WORDS("train.steps", found, "step-000003")));
+    }
+    assert_true(run_steps(folder, "run", 3, NULL, true, NULL)); /* complete: it exports again */
+    if (rename(path_in(folder, "run/checkpoints/step-000003"),
+               path_in(folder, "run/checkpoints/step-000900")) != 0)
+        fail_msg("no rename");
+    Arguments args = {0};
+    add_run(&args, folder, "run", 1000);
+    arguments_add(&args, "--resume");
+    assert_true(refuses(&args, WORDS("step-000900/state.json: key step", "found 3, expected 900",
+                                     "step-000900 removed")));
+    assert_int_equal(mkdir(path_in(folder, "run/checkpoints/step-000901"), 0777), 0);
+    add_run(&args, folder, "run", 1000);
+    arguments_add(&args, "--resume");
+    assert_true(
+        refuses(&args, WORDS("step-000901/manifest.json: missing, so the checkpoint is incomplete",
+                             "step-000901 removed")));
+    folder_remove(folder);
+}
+
 static void resume__an_output_in_use_needs_it(void **state)
 {
     (void)state;
@@ -529,6 +562,7 @@ int main(void)
         cmocka_unit_test(resume__refuses_other_rows),
         cmocka_unit_test(resume__refuses_more_steps_of_a_cosine),
         cmocka_unit_test(resume__refuses_a_damaged_checkpoint),
+        cmocka_unit_test(resume__refuses_a_checkpoint_of_another_step),
         cmocka_unit_test(resume__an_output_in_use_needs_it),
         cmocka_unit_test(resume__with_no_checkpoint_starts_at_step_1_and_says_so),
     };

@@ -346,6 +346,76 @@ static void state__a_checkpoint_as_model_starts_anew(void **state)
     folder_remove(folder);
 }
 
+/* Every command that reads a model refuses the folder with these words, and makes nothing. */
+static void assert_no_model(const char *folder, const char *model, const char *words)
+{
+    static const char *const commands[] = {"train", "eval", "probe", "generate", "init"};
+    const Place one = {1, "1f1b", 0, 1, 1, 0, false};
+    for (size_t i = 0; i < COUNT(commands); i++) {
+        Arguments args = {0};
+        arguments_add(&args, "%s", commands[i]);
+        const char *rows = path_in(folder, "rows.jsonl"), *out = path_in(folder, "none");
+        if (i == 0) {
+            add_run(&args, folder, "none", 2, &one);
+            add_set(&args, "model.path=%s", model);
+        } else if (i == 4) {
+            arguments_add(&args, "%s", out);
+            arguments_add(&args, "--config");
+        }
+        if (i > 0) arguments_add(&args, "%s", model);
+        if (i == 1) arguments_add(&args, "--data");
+        if (i == 2) arguments_add(&args, "--batch");
+        if (i == 1 || i == 2) arguments_add(&args, "%s", rows);
+        if (i == 2) arguments_add(&args, "--out");
+        if (i == 2) arguments_add(&args, "%s", out);
+        if (i == 3) arguments_add(&args, "--prompt");
+        if (i == 3) arguments_add(&args, "a");
+        if (!program_refuses(&args, folder, WORDS(model, words)))
+            fail_msg("%s takes the checkpoint", commands[i]);
+        if (path_exists(path_in(folder, "none"))) fail_msg("%s made a folder", commands[i]);
+    }
+}
+
+static void state__a_damaged_checkpoint_is_no_model(void **state)
+{
+    (void)state;
+    char *folder = make_folder(FIXTURE_EQ, 4, 8), model[600];
+    const Place one = {1, "1f1b", 0, 1, 1, 0, false};
+    assert_true(run(folder, "run", 2, &one, WORDS("--resume")));
+    snprintf(model, sizeof model, "%s/run/checkpoints/step-000002", folder);
+    static const struct {
+        const char *damage, *undo, *words;
+    } rows[] = {
+        {"printf x | dd of=model.safetensors bs=1 seek=5000 conv=notrunc status=none",
+         "cp ../../../weights model.safetensors", "model.safetensors: checksum"},
+        {"mv exp_avg ../..", "mv ../../exp_avg .", "exp_avg/model.safetensors: "},
+        {"ln -s /etc/hostname secret.txt", "rm secret.txt", "secret.txt: not in "},
+        {"ln -sf ../../../weights model.safetensors",
+         "cp --remove-destination ../../../weights model.safetensors",
+         "model.safetensors: expected a file (found a link)"},
+    };
+    char command[1400];
+    snprintf(command, sizeof command, "cp '%s/model.safetensors' '%s/weights'", model, folder);
+    assert_int_equal(system(command), 0);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        snprintf(command, sizeof command, "cd '%s' && %s", model, rows[i].damage);
+        assert_int_equal(system(command), 0);
+        assert_no_model(folder, model, rows[i].words);
+        snprintf(command, sizeof command, "cd '%s' && %s", model, rows[i].undo);
+        assert_int_equal(system(command), 0);
+    }
+    /* The same one mended, and a model's folder of links, as downloads make them, are taken. */
+    char sets[2][700];
+    snprintf(sets[0], sizeof sets[0], "model.path=%s", model);
+    snprintf(sets[1], sizeof sets[1], "model.path=%s/links", folder);
+    snprintf(command, sizeof command, "mkdir '%s/links' && ln -s '%s/model/'* '%s/links'", folder,
+             folder, folder);
+    assert_int_equal(system(command), 0);
+    assert_true(run(folder, "mended", 1, &one, WORDS("--set", sets[0])));
+    assert_true(run(folder, "linked", 1, &one, WORDS("--set", sets[1])));
+    folder_remove(folder);
+}
+
 static int check_mode(const char *path, const struct stat *info, int kind, struct FTW *where)
 {
     (void)where;
@@ -377,6 +447,7 @@ int main(void)
         cmocka_unit_test(state__all_ranks_skip_what_is_not_finite),
         cmocka_unit_test(state__refuses_two_checkpoints_mixed),
         cmocka_unit_test(state__a_checkpoint_as_model_starts_anew),
+        cmocka_unit_test(state__a_damaged_checkpoint_is_no_model),
         cmocka_unit_test(state__files_have_the_modes_of_the_umask),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -399,7 +399,7 @@ static void checkpoint__broken_manifests_are_refused(void **state)
     assert_ok(file_write_atomic(path_join(&b->arena, dir, "manifest.json"), "[]", 2));
     expect_named(b, dir, "manifest.json");
     assert_int_equal(unlink(path_join(&b->arena, dir, "manifest.json")), 0);
-    expect_named(b, dir, "manifest.json");
+    expect_named(b, dir, "manifest.json: missing, so the checkpoint is incomplete");
     assert_false(checkpoint_is(dir));
 }
 
@@ -424,7 +424,9 @@ static void checkpoint__broken_states_are_refused(void **state)
     static const struct {
         const char *patch, *word;
     } rows[] = {
+        {"{\"format\": 2}", "format"},       {"{\"format\": \"-\"}", "format"},
         {"{\"step\": -1}", "step"},          {"{\"step\": \"-\"}", "step"},
+        {"{\"step\": 6}", "step"}, /* of a folder that is called after step 7 */
         {"{\"position\": 1.5}", "position"}, {"{\"position\": 9223372036854775807}", "position"},
         {"{\"tokens\": null}", "tokens"},    {"{\"trained_tokens\": true}", "trained_tokens"},
         {"{\"updates\": -7}", "updates"},    {"{\"skipped\": []}", "skipped"},
@@ -444,10 +446,24 @@ static void checkpoint__broken_states_are_refused(void **state)
     assert_ok(json_doc_parse(&doc, "old", original, strlen(original)));
     assert_int_equal(json_object_del(doc.root, "rows"), 0);
     assert_int_equal(json_object_del(doc.root, "rows_hash"), 0);
+    assert_int_equal(json_object_del(doc.root, "versions"), 0);
     assert_ok(checkpoint_state_of_json(&info, doc.root, "old", &b->arena));
     assert_int_equal(info.state.step, 7);
     assert_true(info.state.rows_hash == 0);
     json_doc_free(&doc);
+}
+
+/* The newest is known by its name. */
+static void checkpoint__a_folder_is_called_after_its_step(void **state)
+{
+    Bench *b = *state;
+    const char *dir = save(b, "a", NULL, 1, NULL), *copy = bench_path(b, "copy"),
+               *renamed = bench_path(b, "a/checkpoints/step-000900");
+    assert_ok(file_rename(renamed, dir));
+    expect_named(b, renamed, "state.json: key step: not that of its folder's name (found 7");
+    assert_ok(file_rename(copy, renamed)); /* a name that says nothing of steps */
+    CheckpointInfo info;
+    assert_ok(checkpoint_read(&info, copy, &b->arena));
 }
 
 /* ---- export ---------------------------------------------------------------------------------------- */
@@ -531,6 +547,7 @@ int main(void)
         BENCH_TEST(checkpoint__other_files_and_links_are_refused),
         BENCH_TEST(checkpoint__broken_manifests_are_refused),
         BENCH_TEST(checkpoint__broken_states_are_refused),
+        BENCH_TEST(checkpoint__a_folder_is_called_after_its_step),
         BENCH_TEST(export__writes_a_folder_that_loads),
         BENCH_TEST(export__of_a_checkpoint_is_like_the_source),
     };
