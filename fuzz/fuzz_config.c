@@ -25,7 +25,7 @@ static void check_dump(const TrainConfig *config, Arena *arena)
     ConfigChange *change;
     int n;
     config_diff(config, &again, arena, &change, &n);
-    if (n || config_check_resume(config, &again, "dump", arena) != OK) abort();
+    if (n || config_check_resume(config, &again, (ResumePoint){0}, "dump", arena) != OK) abort();
 }
 
 /* Every refusal says something. */

@@ -83,7 +83,8 @@ static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
     TRY(setup_read_model(s, plan->checkpoint)); /* settles the keys that wait for the model */
     TrainConfig before;
     TRY(config_parse(&before, plan->checkpoint, info.config, strlen(info.config), s->arena));
-    if (!args->override) TRY(config_check_resume(&before, &s->config, args->config, s->arena));
+    const ResumePoint at = {info.state.step, info.state.n_rows};
+    if (!args->override) TRY(config_check_resume(&before, &s->config, at, args->config, s->arena));
     if (strcmp(info.kernel_path, s->config.train.isa) != 0)
         log_warning(&s->log, "%s was made on kernel path %s, and goes on with %s: bits will differ",
                     plan->checkpoint, info.kernel_path, s->config.train.isa);

@@ -5,6 +5,7 @@
 #include "train/manifest.h"
 #include "train/step_folder.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +63,8 @@ Status checkpoint_newest(const char **out, const char *output, Arena *arena)
 static Status read_rows(TrainState *s, const json_t *root, const char *place)
 {
     const char *hash;
-    TRY(json_get_int_or(root, place, "rows", 0, &s->n_rows));
+    double rows = s->epoch > 0 ? round((double)s->position / s->epoch) : 0;
+    TRY(json_get_int_or(root, place, "rows", (int64_t)fmin(rows, (double)most_counted), &s->n_rows));
     TRY(json_get_string_or(root, place, "rows_hash", "0000000000000000", &hash));
     s->rows_hash = strtoull(hash, NULL, 16);
     if (s->n_rows >= 0 && s->n_rows <= most_counted && strlen(hash) == 16 &&

@@ -145,6 +145,12 @@ Status config_require_run(const TrainConfig *config, const char *place)
     return OK;
 }
 
+int64_t train_n_steps(const TrainConfig *config, int64_t n_rows)
+{
+    if (config->train.steps >= 0) return config->train.steps;
+    return sampler_steps(config->train.epochs, n_rows, config->train.global_batch_size);
+}
+
 Status config_fit_world(TrainConfig *config, bool launched, int n_world, const char *place,
                         int *n_ranks)
 {
@@ -228,13 +234,50 @@ void config_diff(const TrainConfig *before, const TrainConfig *after, Arena *are
     *n = changes.n;
 }
 
-/* With a constant rate a longer run is the shorter one, continued. */
+int64_t lr_warmup_steps(const LrScheduleSection *schedule, int64_t n_steps)
+{
+    double w = schedule->warmup < 1 ? schedule->warmup * (double)n_steps : schedule->warmup;
+    return (int64_t)fmin(w, 0x1p53);
+}
+
+static bool is_length(const char *key)
+{
+    return !strcmp(key, "train.steps") || !strcmp(key, "train.epochs");
+}
+
+/* With a constant rate a longer run is the shorter one, continued, as long as check_warmup finds nothing. */
 static bool only_longer(const char *key, const TrainConfig *before, const TrainConfig *after)
 {
     if (after->lr_schedule.type != LR_CONSTANT) return false;
     if (!strcmp(key, "train.steps"))
         return before->train.steps >= 0 && after->train.steps > before->train.steps;
     return !strcmp(key, "train.epochs") && after->train.epochs > before->train.epochs;
+}
+
+/* The same number of steps may be written otherwise; check_warmup tells what to write. */
+static bool same_warmup(const char *key, const TrainConfig *before, const TrainConfig *after,
+                        int64_t n_rows)
+{
+    return !strcmp(key, "lr_schedule.warmup") &&
+           lr_warmup_steps(&before->lr_schedule, train_n_steps(before, n_rows)) ==
+               lr_warmup_steps(&after->lr_schedule, train_n_steps(after, n_rows));
+}
+
+/* A longer run has a longer warm-up when that is a ratio of the steps: then the rate must be past both. */
+static Status check_warmup(const TrainConfig *before, const TrainConfig *after, ResumePoint at,
+                           const char *place)
+{
+    int64_t n[2] = {train_n_steps(before, at.n_rows), train_n_steps(after, at.n_rows)};
+    int64_t was = lr_warmup_steps(&before->lr_schedule, n[0]),
+            is = lr_warmup_steps(&after->lr_schedule, n[1]);
+    if (was == is || (at.step >= was && at.step >= is)) return OK;
+    return FAIL(ERR_USAGE,
+                "%s: lr_schedule.warmup: %g of %lld steps is a warm-up of %lld steps, %g of %lld "
+                "was one of %lld, and the checkpoint is at step %lld (write the steps: "
+                "lr_schedule.warmup %lld; --override goes on all the same)",
+                place, after->lr_schedule.warmup, (long long)n[1], (long long)is,
+                before->lr_schedule.warmup, (long long)n[0], (long long)was, (long long)at.step,
+                (long long)was);
 }
 
 /* data.seed follows train.seed unless it is given: then the key to name is the one that was changed. */
@@ -251,23 +294,22 @@ static bool alters_maths(const ConfigChange *change, const TrainConfig *after)
                              !strcmp(change->key, "parallel.dp_size"));
 }
 
-Status config_check_resume(const TrainConfig *before, const TrainConfig *after, const char *place,
-                           Arena *arena)
+Status config_check_resume(const TrainConfig *before, const TrainConfig *after, ResumePoint at,
+                           const char *place, Arena *arena)
 {
     ConfigChange *change;
     int n;
     config_diff(before, after, arena, &change, &n);
     for (int i = 0; i < n; i++) {
         if (!alters_maths(&change[i], after) || only_longer(change[i].key, before, after) ||
-            only_follows(change[i].key, before, after))
+            only_follows(change[i].key, before, after) ||
+            same_warmup(change[i].key, before, after, at.n_rows))
             continue;
-        bool length =
-            !strcmp(change[i].key, "train.steps") || !strcmp(change[i].key, "train.epochs");
         return FAIL(ERR_USAGE,
                     "%s: %s changed since the checkpoint, which alters the maths (found %s, "
                     "expected %s%s; --override goes on all the same)",
                     place, change[i].key, change[i].after, change[i].before,
-                    length ? " or, with lr_schedule.type constant, more" : "");
+                    is_length(change[i].key) ? " or, with lr_schedule.type constant, more" : "");
     }
-    return OK;
+    return check_warmup(before, after, at, place);
 }

@@ -157,6 +157,9 @@ Status config_load(TrainConfig *out, const char *path, const char *const *sets, 
 Status config_parse(TrainConfig *out, const char *place, const char *text, size_t bytes,
                     Arena *arena) MUST_USE;
 
+/** Steps of a run: train.steps, or ceil(epochs · rows / global_batch_size). */
+int64_t train_n_steps(const TrainConfig *config, int64_t n_rows);
+
 /**
  * What a training run cannot do without: train.output, data.train, a batch that divides by dp_size (after config_fit_world).
  * ERR_USAGE naming the key.
@@ -191,9 +194,19 @@ typedef struct ConfigChange {
 /** All keys that differ, in table order; in the arena. */
 void config_diff(const TrainConfig *before, const TrainConfig *after, Arena *arena,
                  ConfigChange **out, int *n);
+/** Steps of warm-up in a run of n_steps. */
+int64_t lr_warmup_steps(const LrScheduleSection *schedule, int64_t n_steps);
+
+/** Where a run goes on, and the data's rows: of a checkpoint. */
+typedef struct ResumePoint {
+    int64_t step, n_rows;
+} ResumePoint;
+
 /**
- * Whether a run may go on with `after`: no change of the maths, but for train.steps and train.epochs,
- * which may be raised when lr_schedule.type is constant. Both with their `auto`s filled in. ERR_USAGE names the first key that forbids it.
+ * Whether a run may go on with `after`: no change of the maths, but for train.steps and train.epochs, which may be raised when
+ * lr_schedule.type is constant and no step to come has another rate by it: a warm-up that is a ratio of the steps has ended, in
+ * the longer run too. lr_schedule.warmup may change to the steps it stands for. Both with their `auto`s filled in. ERR_USAGE
+ * names the first key that forbids it.
  */
-Status config_check_resume(const TrainConfig *before, const TrainConfig *after, const char *place,
-                           Arena *arena) MUST_USE;
+Status config_check_resume(const TrainConfig *before, const TrainConfig *after, ResumePoint at,
+                           const char *place, Arena *arena) MUST_USE;

@@ -94,8 +94,7 @@ Status optimizer_create_moments(ParamSet *set, OptimizerType type, Arena *arena)
 
 double lr_at(const LrScheduleSection *schedule, double base, int64_t step, int64_t n_steps)
 {
-    double w = schedule->warmup < 1 ? schedule->warmup * (double)n_steps : schedule->warmup;
-    int64_t warmup = (int64_t)fmin(w, 0x1p53);
+    int64_t warmup = lr_warmup_steps(schedule, n_steps);
     if (step < warmup) return base * (double)(step + 1) / (double)warmup;
     double t = n_steps > warmup ? (double)(step - warmup) / (double)(n_steps - warmup) : 0;
     switch (schedule->type) {

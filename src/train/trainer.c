@@ -37,12 +37,6 @@ enum { FLAG_STOP = 1, FLAG_SAVED = 1 << 20 };
 /* Before a save was seen: at this many bytes a second. */
 static const double guessed_rate = 1e8;
 
-int64_t train_n_steps(const TrainConfig *config, int64_t n_rows)
-{
-    if (config->train.steps >= 0) return config->train.steps;
-    return sampler_steps(config->train.epochs, n_rows, config->train.global_batch_size);
-}
-
 /* The bubble of the schedule when every stage takes the time that its shapes let expect. */
 static Status predict_bubble(double *bubble, Engine *e)
 {

@@ -20,9 +20,6 @@ typedef struct TrainPlan {
         *stop; /* set by a signal: save and leave after this step; NULL: never */
 } TrainPlan;
 
-/** Steps of a run: train.steps, or ceil(epochs * rows / global_batch_size). */
-int64_t train_n_steps(const TrainConfig *config, int64_t n_rows);
-
 /**
  * Run the plan on one rank. Collective over world. The output folder exists, and holds nothing that is in the way.
  * Errors: what engine_create refuses; ERR_IO, ERR_FAILED during the run; ERR_STOPPED after a stop.

@@ -415,6 +415,8 @@ static const struct {
     {"loss.chunk_size=1", "loss.chunk_size=2", NULL},
 };
 
+static const ResumePoint start = {.step = 0, .n_rows = 10};
+
 static void config__resume_refuses_changes_of_the_maths(void **state)
 {
     for (size_t i = 0; i < sizeof resumes / sizeof resumes[0]; i++) {
@@ -422,7 +424,7 @@ static void config__resume_refuses_changes_of_the_maths(void **state)
         int n = *resumes[i].before != '\0';
         assert_int_equal(config_load(&before, NULL, &resumes[i].before, n, *state), OK);
         assert_int_equal(config_load(&after, NULL, &resumes[i].after, n, *state), OK);
-        Status st = config_check_resume(&before, &after, "a.yaml", *state);
+        Status st = config_check_resume(&before, &after, start, "a.yaml", *state);
         if (st != (resumes[i].key ? ERR_USAGE : OK)) fail_msg("%s: %d", resumes[i].after, st);
         if (resumes[i].key &&
             !strstr(status_message(), text_format(*state, "a.yaml: %s changed", resumes[i].key)))
@@ -442,12 +444,48 @@ static void config__a_constant_rate_may_go_on_longer(void **state)
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         TrainConfig before, after;
-        const char *first[] = {"lr_schedule.type=constant", rows[i].before};
-        const char *second[] = {"lr_schedule.type=constant", rows[i].after};
-        assert_int_equal(config_load(&before, NULL, first, 2, *state), OK);
-        assert_int_equal(config_load(&after, NULL, second, 2, *state), OK);
-        Status st = config_check_resume(&before, &after, "a.yaml", *state);
+        const char *first[] = {"lr_schedule.type=constant", "lr_schedule.warmup=2", rows[i].before};
+        const char *second[] = {first[0], first[1], rows[i].after};
+        assert_int_equal(config_load(&before, NULL, first, 3, *state), OK);
+        assert_int_equal(config_load(&after, NULL, second, 3, *state), OK);
+        Status st = config_check_resume(&before, &after, start, "a.yaml", *state);
         if ((st == OK) != rows[i].ok) fail_msg("%s to %s: %d", rows[i].before, rows[i].after, st);
+    }
+}
+
+/* A warm-up that is a ratio grows with the run: it must be over in both, or be written in steps. */
+static void config__a_longer_run_keeps_its_warmup(void **state)
+{
+    // clang-format off
+    static const struct {
+        const char *before[2], *after[2];
+        int64_t step;
+        bool ok;
+    } rows[] = {
+        {{"train.steps=4", "lr_schedule.warmup=0.5"}, {"train.steps=20", "lr_schedule.warmup=0.5"}, 4, false}, /* 2 steps, and 10 */
+        {{"train.steps=4", "lr_schedule.warmup=0.5"}, {"train.steps=20", "lr_schedule.warmup=0.5"}, 9, false},
+        {{"train.steps=4", "lr_schedule.warmup=0.5"}, {"train.steps=20", "lr_schedule.warmup=0.5"}, 10, true},
+        {{"train.steps=4", "lr_schedule.warmup=0.5"}, {"train.steps=20", "lr_schedule.warmup=2"}, 1, true},
+        {{"train.steps=4", "lr_schedule.warmup=0.1"}, {"train.steps=9", "lr_schedule.warmup=0.1"}, 1, true}, /* none in both */
+        {{"train.steps=4", "lr_schedule.warmup=0.5"}, {"train.steps=20", "lr_schedule.warmup=3"}, 4, false}, /* another warm-up */
+        {{"train.steps=4", "lr_schedule.warmup=0.5"}, {"train.steps=4", "lr_schedule.warmup=0.5"}, 1, true},
+        {{"train.epochs=4", "lr_schedule.warmup=0.5"}, {"train.epochs=20", "lr_schedule.warmup=0.5"}, 4, false}, /* 5 steps of 8 rows, and 25 */
+        {{"train.epochs=4", "lr_schedule.warmup=0.5"}, {"train.epochs=20", "lr_schedule.warmup=0.5"}, 12, true},
+    };
+    // clang-format on
+    const char *constant = "lr_schedule.type=constant";
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        TrainConfig before, after;
+        const char *first[] = {constant, rows[i].before[0], rows[i].before[1]};
+        const char *second[] = {constant, rows[i].after[0], rows[i].after[1]};
+        assert_int_equal(config_load(&before, NULL, first, 3, *state), OK);
+        assert_int_equal(config_load(&after, NULL, second, 3, *state), OK);
+        const ResumePoint at = {rows[i].step, 10};
+        Status st = config_check_resume(&before, &after, at, "a.yaml", *state);
+        if ((st == OK) != rows[i].ok) fail_msg("row %zu: %d", i, st);
+        if (st != OK && !strstr(status_message(), "a.yaml: lr_schedule.warmup"))
+            fail_msg("row %zu: %s", i, status_message());
+        if (i == 0) assert_non_null(strstr(status_message(), "lr_schedule.warmup 2;"));
     }
 }
 
@@ -460,7 +498,7 @@ static void config__scope_global_keeps_a_run_to_its_dp_size(void **state)
         const char *second[] = {scope[i], "parallel.dp_size=2"};
         assert_int_equal(config_load(&before, NULL, &scope[i], 1, *state), OK);
         assert_int_equal(config_load(&after, NULL, second, 2, *state), OK);
-        assert_int_equal(config_check_resume(&before, &after, "a.yaml", *state),
+        assert_int_equal(config_check_resume(&before, &after, start, "a.yaml", *state),
                          i ? ERR_USAGE : OK);
         if (i) assert_non_null(strstr(status_message(), "parallel.dp_size changed"));
     }
@@ -514,6 +552,7 @@ int main(void)
         cmocka_unit_test(config__axes_are_checked_against_the_ranks),
         cmocka_unit_test(config__resume_refuses_changes_of_the_maths),
         cmocka_unit_test(config__a_constant_rate_may_go_on_longer),
+        cmocka_unit_test(config__a_longer_run_keeps_its_warmup),
         cmocka_unit_test(config__scope_global_keeps_a_run_to_its_dp_size),
         cmocka_unit_test(config__diff_lists_both_values),
         cmocka_unit_test(config__help_shows_the_defaults_that_take_effect),
