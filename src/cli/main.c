@@ -3,6 +3,7 @@
  * turns the status into the exit code.
  */
 #include "cli/args.h"
+#include "cli/environment.h"
 #include "train/launch.h"
 
 #include <errno.h>
@@ -118,29 +119,15 @@ static void fill_closed_streams(void)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0) return;
 }
 
-/*
- * Threads of a rank that wait for its next parallel region must not spin: ranks may outnumber cores, and then a short
- * region costs milliseconds. The OpenMP library reads its policy once, when it is loaded; so the program starts
- * itself again with the policy set. What the user has set stays.
- */
-static void wait_without_spinning(char **argv)
-{
-    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1); /* ps and pkill show its name */
-    if (n <= 0) return;
-    path[n] = '\0';
-    if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv(path, argv);
-}
-
 int main(int argc, char **argv)
 {
-    wait_without_spinning(argv);
+    environment_prepare(argv);
     fill_closed_streams();
     Arena arena;
     arena_init(&arena, "command");
     World world;
     Status st = world_open(&world);
+    if (st == OK) st = environment_check();
     if (st == OK) st = run(argc, argv, &world, &arena);
     /* What does not reach a full disk or a closed pipe is no result. */
     if ((fflush(stdout) || ferror(stdout)) && st == OK)

@@ -110,6 +110,50 @@ static void train__goes_on_without_anybody_who_reads_its_log(void **state)
     }
 }
 
+/* Wide enough that a thread of a team computes products, which take almost 1 MiB of stack. */
+static void train__small_stacks_are_enlarged_or_refused(void **state)
+{
+    Temp *temp = *state;
+    const char *yaml = run_yaml(temp, "long.jsonl");
+    static const char wide[] = "{\"model_type\": \"qwen3\", \"hidden_size\": 256, "
+                               "\"num_hidden_layers\": 1, \"vocab_size\": 512,\n"
+                               " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+                               "\"head_dim\": 32,\n \"intermediate_size\": 256}\n";
+    temp_file(temp, "config.json", wide, strlen(wide));
+    TextBuffer rows;
+    text_buffer_init(&rows, &temp->arena);
+    text_append_format(&rows, "{\"input_ids\": [0");
+    for (int i = 1; i < 256; i++) text_append_format(&rows, ", %d", i);
+    text_append_format(&rows, "]}\n");
+    temp_file(temp, "long.jsonl", rows.text, rows.length);
+    static const struct {
+        const char *before;
+        int status;
+    } ways[] = {
+        {"export OMP_STACKSIZE=512k;", 0},
+        {"export GOMP_STACKSIZE=512;", 0},
+        {"export KMP_STACKSIZE=524288;", 0},
+        {"export OMP_STACKSIZE='1 m' OMP_WAIT_POLICY=active;", 0},
+        {"ulimit -S -s 512;", 0},
+        {"ulimit -s 512;", 2},
+    };
+    const char *err = temp_path(temp, "stderr.txt");
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const char *line = text_format(
+            &temp->arena, "%s '%s' train '%s' --set train.threads=2 --set train.steps=1 2>'%s'",
+            ways[i].before, SW_PROGRAM, yaml, err);
+        int status = system(line);
+        char *text;
+        assert_ok(file_read(&temp->arena, err, &text, NULL));
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != ways[i].status)
+            fail_msg("%s: status %x: %s", line, (unsigned)status, text);
+        if (ways[i].status)
+            assert_says(line, text, WORDS("stack: ", "found 512 KiB, expected at least 2048 KiB"));
+        else
+            assert_ok(dir_remove_tree(temp_path(temp, "out")));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -118,6 +162,7 @@ int main(void)
         TEMP_TEST(train__resume_needs_no_folder_but_the_runs),
         TEMP_TEST(train__override_without_resume_is_refused),
         TEMP_TEST(train__goes_on_without_anybody_who_reads_its_log),
+        TEMP_TEST(train__small_stacks_are_enlarged_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

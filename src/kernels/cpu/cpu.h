@@ -28,7 +28,7 @@ typedef struct Product {
 
 /**
  * On the calling thread alone. An element of c has the same bits whatever m and n are and wherever it stands, so
- * callers may cut c as they like, but never k. Takes about 800 KiB of stack.
+ * callers may cut c as they like, but never k. Takes up to 970 KiB of stack.
  *
  * Numerics: sums over k in f32; c rounded once if it is bf16. bf16 inputs are widened to f32, but where b is bf16 and the
  *           path has AMX tiles (cpu_tiles.c): numbers below 2^-126 then count as 0 in inputs and sums, and if a is f32,
