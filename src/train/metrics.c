@@ -24,8 +24,9 @@ void metrics_line(char *out, size_t n, const Metrics *m, int64_t n_steps)
              (double)m->tokens / m->time_step);
 }
 
-/* How many bytes of the file hold the steps up to the last kept one. */
-static Status bytes_to_keep(const char *path, int64_t keep_steps, int64_t *bytes, Arena *arena)
+/* How many bytes of the file hold the steps up to the last kept one, and which that is. */
+static Status bytes_to_keep(const char *path, int64_t keep_steps, int64_t *bytes, int64_t *last,
+                            Arena *arena)
 {
     char *text;
     size_t n;
@@ -43,6 +44,7 @@ static Status bytes_to_keep(const char *path, int64_t keep_steps, int64_t *bytes
         json_doc_free(&doc);
         if (status != OK) return status;
         if (step > keep_steps) break;
+        *last = step;
     }
     return OK;
 }
@@ -51,8 +53,10 @@ Status metrics_open(MetricsFile *file, const char *path, int64_t keep_steps, Are
 {
     file->path = text_copy(arena, path);
     file->fd = -1;
+    file->last_step = 0;
     int64_t bytes = 0;
-    if (keep_steps >= 0 && file_exists(path)) TRY(bytes_to_keep(path, keep_steps, &bytes, arena));
+    if (keep_steps >= 0 && file_exists(path))
+        TRY(bytes_to_keep(path, keep_steps, &bytes, &file->last_step, arena));
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0 || ftruncate(fd, bytes) != 0) {
         Status status = FAIL(ERR_IO, "%s: cannot open for writing (%s)", path, strerror(errno));

@@ -22,7 +22,8 @@ typedef struct Metrics {
 void metrics_line(char *out, size_t n, const Metrics *metrics, int64_t n_steps);
 
 typedef struct MetricsFile {
-    int fd; /* -1: none */
+    int fd;            /* -1: none */
+    int64_t last_step; /* in it when it was opened; 0: none */
     const char *path;
 } MetricsFile;
 

@@ -311,8 +311,15 @@ static Status describe(Trainer *t)
         log_line(&t->log, "resumed from %s (checked in %.2f s, read in %.2f s)",
                  t->plan->checkpoint, t->plan->check_seconds, e->load_seconds);
     const char *path = path_join(&e->step, t->config->train.output, "metrics.jsonl");
-    return metrics_open(&t->metrics, path, t->plan->checkpoint ? t->plan->state.step : -1,
-                        &e->arena);
+    int64_t done = t->plan->state.step;
+    TRY(metrics_open(&t->metrics, path, t->plan->checkpoint ? done : -1, &e->arena));
+    if (t->metrics.last_step < done)
+        log_warning(
+            &t->log,
+            "%s ends at step %lld, and the checkpoint is of step %lld: what lies between is "
+            "missing",
+            path, (long long)t->metrics.last_step, (long long)done);
+    return OK;
 }
 
 static EngineSetup engine_setup(const TrainPlan *plan)

@@ -159,9 +159,23 @@ static void resume__cuts_the_metrics_back(void **state)
         strcpy(end, tails[i][0] == '\n' ? "" : tails[i]);
         write_text(path_in(folder, "cut/metrics.jsonl"), text);
         free(text);
+        write_text(path_in(folder, "cut/log.txt"), "");
         assert_true(run_steps(folder, "cut", 6, NULL, true, "checkpoint.interval=2"));
         assert_true(same_run(path_in(folder, "cut"), path_in(folder, "whole"), 6));
+        text = read_text(path_in(folder, "cut/log.txt"), NULL);
+        assert_null(strstr(text, "warning: "));
+        free(text);
     }
+    /* no step 3 and 4, which the checkpoint has: said, and gone on */
+    folder_remove(strdup(path_in(folder, "cut/checkpoints/step-000006")));
+    char *text = read_text(path_in(folder, "cut/metrics.jsonl"), NULL);
+    *(strchr(strchr(text, '\n') + 1, '\n') + 1) = '\0';
+    write_text(path_in(folder, "cut/metrics.jsonl"), text);
+    free(text);
+    assert_true(run_steps(folder, "cut", 6, NULL, true, "checkpoint.interval=2"));
+    text = read_text(path_in(folder, "cut/log.txt"), NULL);
+    assert_non_null(strstr(text, "metrics.jsonl ends at step 2, and the checkpoint is of step 4"));
+    free(text);
     folder_remove(folder);
 }
 
