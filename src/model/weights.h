@@ -65,9 +65,12 @@ Status hf_layout_create(HfLayout **out, const ModelConfig *config, const ParamSe
 Status hf_load(const HfLayout *layout, const ShardIndex *index, ParamSet *set, Arena *scratch,
                Log *log) MUST_USE;
 
-/** Fill optimizer moments; the index holds them under the layout's names. A parameter without moments here is skipped. */
+/**
+ * Fill optimizer moments; the index holds them under the layout's names, f32. A parameter without moments here is skipped.
+ * ERR_FORMAT: one is missing, or of another dtype or shape.
+ */
 Status hf_load_moments(const HfLayout *layout, const ShardIndex *index, ParamSet *set,
-                       ParamTensor what) MUST_USE;
+                       ParamTensor what, Arena *scratch) MUST_USE;
 
 /**
  * Random values: 1 for norms, 0 for biases, else normal(0, init_range) drawn per element from (seed, name in the layout with

@@ -103,8 +103,19 @@ Status hf_load(const HfLayout *layout, const ShardIndex *index, ParamSet *set, A
     return OK;
 }
 
+/* Written as f32 in the parameter's shape: another is no moment of it, even if it can be read. */
+static Status check_moment(const HfTensor *t, const ShardTensor *found, const ShardIndex *index,
+                           Arena *scratch)
+{
+    if (!found) return FAIL(ERR_FORMAT, "%s: tensor %s: missing", index->path, t->name);
+    if (found->entry->dtype != DTYPE_F32)
+        return FAIL(ERR_FORMAT, "%s: tensor %s: dtype %s, expected F32 of a moment",
+                    found->file->path, t->name, found->entry->dtype_name);
+    return check_shape(t, found, scratch);
+}
+
 Status hf_load_moments(const HfLayout *layout, const ShardIndex *index, ParamSet *set,
-                       ParamTensor what)
+                       ParamTensor what, Arena *scratch)
 {
     for (int i = 0; i < layout->n; i++) {
         const HfTensor *t = &layout->at[i];
@@ -116,9 +127,7 @@ Status hf_load_moments(const HfLayout *layout, const ShardIndex *index, ParamSet
             Tensor moment = param_tensor(p, what);
             if (tensor_is_null(moment)) continue;
             const ShardTensor *found = shard_index_find(index, t->name);
-            if (!found || found->entry->n_elements != t->count)
-                return FAIL(ERR_FORMAT, "%s: tensor %s: %s", index->path, t->name,
-                            found ? "of another size than the parameter" : "missing");
+            TRY(check_moment(t, found, index, scratch));
             ParamSlice s = param_slice_in(p, p->kept, t->offset, t->count);
             if (s.n)
                 TRY(shard_tensor_read(found, s.skip, s.n, moment.dtype, tensor_at(moment, s.at)));

@@ -144,7 +144,8 @@ Status checkpoint_load_moments(Engine *e, const char *dir)
                         "start a new run from it, as model.path",
                         dir);
         TRY(shard_index_open(&index, moments, &e->step, NULL));
-        Status status = hf_load_moments(e->layout, index, &e->set, PARAM_MOMENT_0 + (ParamTensor)k);
+        Status status =
+            hf_load_moments(e->layout, index, &e->set, PARAM_MOMENT_0 + (ParamTensor)k, &e->step);
         shard_index_close(&index);
         arena_rewind(&e->step, mark);
         if (status != OK) return status;

@@ -133,6 +133,14 @@ static Status tied_buffer(Engine *e)
     return OK;
 }
 
+/* All is read: a folder that is removed from now on frees its space. Only carried tensors are copied from it at each export. */
+static void release_source(Engine *e)
+{
+    for (int i = 0; i < e->layout->n; i++)
+        if (e->layout->at[i].source) return;
+    shard_index_close(&e->source);
+}
+
 static Status load_weights(Engine *e, const EngineSetup *setup, Log *log)
 {
     bool carry = setup->config->model.extra_tensors == EXTRA_CARRY;
@@ -150,6 +158,7 @@ static Status load_weights(Engine *e, const EngineSetup *setup, Log *log)
     double begin = clock_seconds();
     Status status = hf_load(e->layout, e->source, &e->set, &e->step, log);
     e->load_seconds = clock_seconds() - begin;
+    release_source(e);
     return status;
 }
 

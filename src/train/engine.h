@@ -47,7 +47,7 @@ typedef struct Engine {
     ParamSet set;       /* this rank's parameters */
     ParamSet whole;     /* the whole model's, without memory */
     RopeTables rope;
-    ShardIndex *source;  /* NULL: random values */
+    ShardIndex *source;  /* open as long as there are carried tensors in it; else NULL */
     double load_seconds; /* that this rank took to read its weights and moments */
     HfLayout *layout;
     int *first_s;          /* [n_stages + 1] set.at of each stage's parameters */

@@ -112,7 +112,8 @@ static void weights__shares_hold_their_experts_of_the_whole(void **state)
                 p->moment[0] = p->value;
             }
             if (how < 2) {
-                assert_ok(hf_load_moments(part.layout, part.index, &part.set, PARAM_MOMENT_0));
+                assert_ok(
+                    hf_load_moments(part.layout, part.index, &part.set, PARAM_MOMENT_0, &b->arena));
                 const Param *p = paramset_find(&part.set, "model.layers.1.mlp.experts.down_proj"),
                             *want = paramset_find(&whole.set, p->name);
                 size_t n = tensor_bytes(p->value);

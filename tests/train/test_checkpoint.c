@@ -63,6 +63,7 @@ static Status body(Comm *world, void *arg)
                          .weights = job->weights};
     Engine *e;
     TRY(engine_create(&e, &setup, world, NULL));
+    if (e->source) return FAIL(ERR_FAILED, "files that are read stay mapped, and their disk used");
     Status status = optimizer_create_moments(&e->set, job->config->optimizer.type, &e->arena);
     if (status == OK && job->moments_of) {
         status = checkpoint_load_moments(e, job->moments_of);
@@ -207,6 +208,44 @@ static void checkpoint__frozen_parameters_have_no_moments_and_sgd_has_none(void 
     assert_false(dir_exists(path_join(&b->arena, dir, "exp_avg")));
     CheckpointInfo info;
     assert_ok(checkpoint_read(&info, dir, &b->arena));
+}
+
+/* The first text after a tensor's name in a file's header, changed in place. */
+static void change_entry(Bench *b, const char *path, const char *tensor, const char *from,
+                         const char *to)
+{
+    char *bytes;
+    size_t n;
+    assert_ok(file_read(&b->arena, path, &bytes, &n));
+    assert_int_equal(strlen(from), strlen(to));
+    char *at = strstr(bytes + 8, tensor);
+    assert_non_null(at);
+    at = strstr(at, from);
+    assert_non_null(at);
+    memcpy(at, to, strlen(to));
+    assert_ok(file_write_atomic(path, bytes, n));
+}
+
+static void checkpoint__moments_of_another_kind_are_refused(void **state)
+{
+    Bench *b = *state;
+    static const struct {
+        const char *from, *to, *word;
+    } rows[] = {
+        {"\"F32\"", "\"I32\"", "dtype I32, expected F32"},
+        {"[50, 16]", "[16, 50]", "shape [16, 50], expected [50, 16]"},
+        {"embed", "ember", "missing"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *dir = save(b, "a", NULL, 1, NULL);
+        change_entry(b, path_join(&b->arena, dir, "exp_avg_sq/model.safetensors"),
+                     "model.embed_tokens.weight", rows[i].from, rows[i].to);
+        Job job = {.model = model_with(b, NULL), .weights = dir, .moments_of = dir};
+        job.config = CONFIG(b, "parallel.pp_size=1");
+        Status status = world_run_threads(1, body, &job);
+        assert_fails(status, ERR_FORMAT, rows[i].word);
+        assert_fails(status, ERR_FORMAT, "model.embed_tokens.weight");
+    }
 }
 
 static void checkpoint__keeps_the_newest(void **state)
@@ -539,6 +578,7 @@ int main(void)
         BENCH_TEST(checkpoint__says_what_was_saved),
         BENCH_TEST(checkpoint__does_not_depend_on_the_layout),
         BENCH_TEST(checkpoint__frozen_parameters_have_no_moments_and_sgd_has_none),
+        BENCH_TEST(checkpoint__moments_of_another_kind_are_refused),
         BENCH_TEST(checkpoint__keeps_the_newest),
         BENCH_TEST(checkpoint__the_newest_is_found_whatever_latest_says),
         BENCH_TEST(saver__beside_training_writes_the_same_bytes),
