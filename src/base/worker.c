@@ -1,7 +1,9 @@
 #include "base/worker.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static void run_job(Worker *w)
 {
@@ -30,8 +32,11 @@ static void *thread_main(void *arg)
 Status worker_start(Worker *w)
 {
     *w = (Worker){.rank = breadcrumb()->rank};
+    pthread_condattr_t clock;
     int error = pthread_mutex_init(&w->lock, NULL);
-    if (!error) error = pthread_cond_init(&w->changed, NULL);
+    if (!error) error = pthread_condattr_init(&clock);
+    if (!error) error = pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    if (!error) error = pthread_cond_init(&w->changed, &clock);
     if (!error) error = pthread_create(&w->thread, NULL, thread_main, w);
     if (error) return FAIL(ERR_MEMORY, "cannot start a thread (%s)", strerror(error));
     w->started = true;
@@ -71,6 +76,22 @@ Status worker_wait(Worker *w)
         pthread_mutex_unlock(&w->lock);
     }
     return w->status == OK ? OK : FAIL(w->status, "%s", w->message);
+}
+
+bool worker_wait_for(Worker *w, double seconds)
+{
+    if (!w->started) return true;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t nanoseconds = until.tv_nsec + (int64_t)(seconds * 1e9);
+    until.tv_sec += nanoseconds / 1000000000;
+    until.tv_nsec = nanoseconds % 1000000000;
+    pthread_mutex_lock(&w->lock);
+    while (w->job && pthread_cond_timedwait(&w->changed, &w->lock, &until) != ETIMEDOUT) {
+    }
+    bool idle = !w->job;
+    pthread_mutex_unlock(&w->lock);
+    return idle;
 }
 
 void worker_stop(Worker *w)

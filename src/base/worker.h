@@ -29,5 +29,7 @@ void worker_give(Worker *worker, WorkerJob *job, void *arg);
 bool worker_idle(Worker *worker);
 /** Waits for the job's end: its status, and its message as this thread's. Again: the same. */
 Status worker_wait(Worker *worker) MUST_USE;
+/** Waits for the job's end so long at most; whether it has come. */
+bool worker_wait_for(Worker *worker, double seconds);
 /** Waits for the job's end and ends the thread. A zeroed one is fine. */
 void worker_stop(Worker *worker);

@@ -2,6 +2,7 @@
 #include "cli/setup.h"
 #include "base/clock.h"
 #include "io/file.h"
+#include "io/lock.h"
 #include "model/partition.h"
 #include "train/optimizer.h"
 #include "train/step_folder.h"
@@ -49,24 +50,40 @@ static void catch_signals(bool launched)
     if (launched) sigaction(SIGUSR1, &action, NULL);
 }
 
-/* What the newest checkpoint says, if there is one; the run then reads everything from there, and model.path may be gone. */
-static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
+/* A process that was killed, or is still saving, is waited for so long. */
+static const double lock_patience = 2;
+
+/* By process 0, for the whole of the run: two that write to one folder would ruin it. */
+static Status claim_folder(Setup *s, int *lock)
 {
-    const char *output = s->config.train.output,
-               *metrics = path_join(s->arena, output, "metrics.jsonl");
+    if (*lock >= 0) return OK;
+    TRY(dir_create(s->config.train.output));
+    return file_lock(lock, path_join(s->arena, s->config.train.output, "log.txt"), lock_patience);
+}
+
+static Status refuse_other_run(Setup *s)
+{
+    const char *metrics = path_join(s->arena, s->config.train.output, "metrics.jsonl");
+    if (!file_exists(metrics)) return OK;
+    return FAIL(ERR_USAGE,
+                "train.output: %s holds a run already (go on with --resume, or choose another "
+                "folder)",
+                metrics);
+}
+
+/* What the newest checkpoint says, if there is one; the run then reads everything from there, and model.path may be gone. */
+static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan, int *lock)
+{
+    const char *output = s->config.train.output;
     if (!args->resume) {
         if (!s->config.model.init && checkpoint_is(s->config.model.path))
             log_line(&s->log,
                      "%s is a checkpoint: a new run starts from its weights, at step 1 and with "
                      "new moments (to go on with its own run: --resume)",
                      s->config.model.path);
-        if (file_exists(metrics))
-            return FAIL(ERR_USAGE,
-                        "train.output: %s holds a run already (go on with --resume, or choose "
-                        "another folder)",
-                        metrics);
-        return OK;
+        return refuse_other_run(s);
     }
+    if (dir_exists(output)) TRY(claim_folder(s, lock));
     TRY(folder_recover(path_join(s->arena, output, "checkpoints"), &s->log, s->arena));
     TRY(checkpoint_newest(&plan->checkpoint, output, s->arena));
     if (!plan->checkpoint) {
@@ -96,10 +113,10 @@ static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
  * Process 0 looks, and says what it found: another process might see a folder of another moment, above all on a network's
  * disk, and checksums of a large checkpoint need be made but once.
  */
-static Status agree_on_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan)
+static Status agree_on_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan, int *lock)
 {
     const World *world = s->world;
-    TRY(world_all_ok(world, world->rank == 0 ? find_checkpoint(s, args, plan) : OK));
+    TRY(world_all_ok(world, world->rank == 0 ? find_checkpoint(s, args, plan, lock) : OK));
     int64_t bytes = plan->checkpoint ? (int64_t)strlen(plan->checkpoint) + 1 : 0;
     TRY(world_share(world, &bytes, sizeof bytes));
     if (!bytes) return setup_open_model(s, s->config.model.path);
@@ -111,13 +128,19 @@ static Status agree_on_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *pl
     return s->model ? OK : setup_read_model(s, path);
 }
 
-/* Of a run that was killed. */
-static Status clear_leftovers(Setup *s)
+/* What a run that was killed left in them. */
+static Status tidy_folders(Setup *s, bool resume)
 {
     static const char *const folders[] = {"checkpoints", "hf"};
-    for (int i = 0; i < 2; i++)
-        TRY(folder_clear(path_join(s->arena, s->config.train.output, folders[i]), &s->log,
-                         s->arena));
+    for (int i = 0; i < 2; i++) {
+        const char *path = path_join(s->arena, s->config.train.output, folders[i]);
+        if (file_exists(path))
+            return FAIL(ERR_USAGE, "train.output: %s is a file (expected a folder or nothing)",
+                        path);
+        if (!resume) continue;
+        TRY(folder_recover(path, &s->log, s->arena));
+        TRY(folder_clear(path, &s->log, s->arena));
+    }
     return OK;
 }
 
@@ -134,15 +157,17 @@ static Status check_length(const TrainPlan *plan, const char *place)
 }
 
 /* Nothing is on disk before everything that can be refused here was looked at. */
-static Status open_run(Setup *s, bool resume)
+static Status open_run(Setup *s, bool resume, const TrainPlan *plan, int *lock)
 {
     TextBuffer text;
     text_buffer_init(&text, s->arena);
     config_dump(&text, &s->config);
     const char *output = s->config.train.output;
-    TRY(dir_create(output));
+    TRY(claim_folder(s, lock));
+    if (!resume) TRY(refuse_other_run(s)); /* one that began while this one read its data */
+    TRY(tidy_folders(s, resume));
     TRY(log_attach(&s->log, path_join(s->arena, output, "log.txt")));
-    if (resume) TRY(clear_leftovers(s));
+    if (plan->checkpoint) TRY(checkpoint_set_latest(plan->checkpoint, s->arena));
     return file_write_atomic(path_join(s->arena, output, "config.yaml"), text.text, text.length);
 }
 
@@ -197,6 +222,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
     Setup s;
     double begin = clock_seconds();
     Dataset *train = NULL, *eval = NULL;
+    int lock = -1;
     if (args->override && !args->resume)
         return FAIL(ERR_USAGE, "--override: found without --resume, expected both: it allows what "
                                "a checkpoint would forbid");
@@ -209,7 +235,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
                       .stop = &stop_asked,
                       .stop_before = isinf(seconds) ? 0 : begin + seconds,
                       .weights = s.config.model.init ? NULL : s.config.model.path};
-    Status status = agree_on_checkpoint(&s, args, &plan);
+    Status status = agree_on_checkpoint(&s, args, &plan, &lock);
     if (status == OK) status = open_data(&s, args->config, &train, &eval);
     plan.model = s.model;
     plan.train = train;
@@ -220,7 +246,8 @@ static Status run(const void *args_, const World *world, Arena *arena)
     if (status == OK && train) status = check_rows(&s, args, &plan);
     if (status == OK && eval) status = setup_same_data(&s, "data.eval", eval);
     if (status == OK)
-        status = world_all_ok(world, world->rank == 0 ? open_run(&s, args->resume) : OK);
+        status =
+            world_all_ok(world, world->rank == 0 ? open_run(&s, args->resume, &plan, &lock) : OK);
     if (status == OK) {
         catch_signals(world->launched);
         status = launch_train(world, &plan);
@@ -228,6 +255,7 @@ static Status run(const void *args_, const World *world, Arena *arena)
     dataset_free(&train);
     dataset_free(&eval);
     setup_free(&s);
+    file_unlock(&lock);
     return status;
 }
 

@@ -12,6 +12,7 @@
  * hangs. Setup code passes these up with TRY; inside a step comm_must ends the process.
  * One Comm belongs to one rank, and only that rank's thread calls it.
  */
+#include "base/worker.h"
 #include "core/tensor.h"
 
 /** Tags of messages are below this; what is above belongs to collectives and to splits. */
@@ -136,6 +137,11 @@ Status comm_min_i64(Comm *comm, int64_t *value, int64_t n) MUST_USE;
  * others get ERR_PEER and a message that names this rank (an error of their own is dropped).
  */
 Status comm_agree(Comm *comm, Status status) MUST_USE;
+/**
+ * comm_agree on the jobs of all ranks' workers, which communicate with nobody and may take long: meanwhile ranks tell one
+ * another that they are there, so hang_timeout is about silence, not about work. The own job is at its end afterwards.
+ */
+Status comm_agree_on_work(Comm *comm, Worker *worker) MUST_USE;
 
 /**
  * A comm of the ranks with the same color, numbered by (key, rank of parent). Its messages travel

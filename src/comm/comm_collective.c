@@ -1,6 +1,7 @@
 #include "comm/comm.h"
 
 #include "base/clock.h"
+#include "base/worker.h"
 
 #include <assert.h>
 #include <math.h>
@@ -265,4 +266,17 @@ Status comm_agree(Comm *comm, Status status)
     TRY(told);
     if (lowest == 2 * size) return OK;
     return FAIL(ERR_PEER, "rank %d failed", (int)(lowest % size));
+}
+
+Status comm_agree_on_work(Comm *comm, Worker *worker)
+{
+    const double often = comm->hang_timeout > 0 ? fmin(0.25, comm->hang_timeout / 8) : 0.25;
+    int64_t busy = comm->size > 1;
+    Status told = OK;
+    while (told == OK && busy) {
+        busy = !worker_wait_for(worker, often);
+        told = comm_sum_i64(comm, &busy, 1);
+    }
+    Status own = worker_wait(worker);
+    return told == OK ? comm_agree(comm, own) : own != OK ? own : told;
 }

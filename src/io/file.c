@@ -105,6 +105,14 @@ bool dir_exists(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+Status file_bytes(int64_t *bytes, const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0) return fail_errno(path);
+    *bytes = info.st_size;
+    return OK;
+}
+
 /* ---------------------------------------------------------------- writing */
 
 Status fd_write(int fd, const char *path, const void *bytes, size_t n)
@@ -152,14 +160,24 @@ static Status sync_parent(const char *path)
     return st;
 }
 
-Status dir_sync(const char *path)
+static Status sync_path(const char *path, int flags)
 {
-    int fd = open_retry(path, O_RDONLY | O_DIRECTORY, 0);
-    if (fd < 0) return fail_errno(path);
-    /* Some file systems know no fsync of a folder (EINVAL): there is nothing more to do there. */
+    int fd = open_retry(path, O_RDONLY | flags, 0);
+    /* Some file systems know no fsync of a folder (EINVAL), some folders may not be read: there is nothing more to do there. */
+    if (fd < 0) return flags == O_DIRECTORY && errno == EACCES ? OK : fail_errno(path);
     Status st = fsync(fd) == 0 || errno == EINVAL ? OK : fail_errno(path);
     close(fd);
     return st;
+}
+
+Status dir_sync(const char *path)
+{
+    return sync_path(path, O_DIRECTORY);
+}
+
+Status file_sync(const char *path)
+{
+    return sync_path(path, 0);
 }
 
 Status file_rename(const char *to, const char *from)
@@ -216,7 +234,9 @@ Status dir_create(const char *path)
         if (*end != '/' && *end != '\0') continue;
         char kept = *end;
         *end = '\0';
-        if (mkdir(prefix, 0777) != 0 && !(errno == EEXIST && dir_exists(prefix)))
+        if (mkdir(prefix, 0777) == 0)
+            st = sync_parent(prefix);
+        else if (errno != EEXIST || !dir_exists(prefix))
             st = fail_errno(prefix);
         *end = kept;
         if (kept == '\0') break;

@@ -30,6 +30,7 @@ Status file_rename(const char *to, const char *from) MUST_USE;
 
 bool file_exists(const char *path); /* a regular file or pipe, not a folder */
 bool dir_exists(const char *path);
+Status file_bytes(int64_t *bytes, const char *path) MUST_USE;
 
 /** The folder and all above it that are missing. No error when it is there. */
 Status dir_create(const char *path) MUST_USE;
@@ -41,6 +42,8 @@ Status dir_list(Arena *arena, const char *path, char ***names, int *n) MUST_USE;
 Status dir_require_space(const char *path, int64_t bytes) MUST_USE;
 /** fsync of a folder: renames within it survive a crash. */
 Status dir_sync(const char *path) MUST_USE;
+/** fsync of a file, whoever has written to it. */
+Status file_sync(const char *path) MUST_USE;
 
 /**
  * A file: itself. A folder: its files whose names end with suffix (NULL: all), sorted, not recursive.

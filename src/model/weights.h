@@ -124,5 +124,7 @@ void hf_writer_abort(HfWriter *writer); /* NULL is fine */
  * weights; or, where `from` is a config file, that one as config.json and those beside it that are called as such files are.
  */
 Status hf_copy_side_files(const char *to, const char *from, Arena *scratch) MUST_USE;
+/** How many bytes that would be. */
+Status hf_side_files_bytes(int64_t *bytes, const char *from, Arena *scratch) MUST_USE;
 /** The same, and config.json's dtype key(s) replaced when dtype is not DTYPE_COUNT. */
 Status hf_write_config(const char *to, const char *from, DType dtype, Arena *scratch) MUST_USE;

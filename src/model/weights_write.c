@@ -168,13 +168,42 @@ void hf_writer_abort(HfWriter *w)
     for (int f = 0; w && f < w->plan.files.n_shards; f++) safetensors_writer_abort(&w->file_f[f]);
 }
 
+/* What takes long, by a thread beside: see comm_agree_on_work. */
+typedef struct WriteJob {
+    HfWriter *writer;
+    const ParamSet *set;
+    bool first;
+} WriteJob;
+
+static Status fill(void *arg)
+{
+    WriteJob *job = arg;
+    return hf_writer_fill(job->writer, job->set);
+}
+
+static Status finish(void *arg)
+{
+    WriteJob *job = arg;
+    return job->first ? hf_writer_finish(job->writer) : OK;
+}
+
+static Status write_by(Worker *worker, WriteJob *job, Comm *comm)
+{
+    TRY(comm_agree(comm, job->first ? hf_writer_begin(job->writer) : OK));
+    worker_give(worker, fill, job);
+    TRY(comm_agree_on_work(comm, worker));
+    TRY(hf_writer_count(job->writer, comm));
+    worker_give(worker, finish, job);
+    return comm_agree_on_work(comm, worker);
+}
+
 static Status write_together(HfWriter *w, const ParamSet *set, Comm *comm)
 {
-    bool first = comm->rank == 0;
-    TRY(comm_agree(comm, first ? hf_writer_begin(w) : OK));
-    TRY(comm_agree(comm, hf_writer_fill(w, set)));
-    TRY(hf_writer_count(w, comm));
-    return comm_agree(comm, first ? hf_writer_finish(w) : OK);
+    Worker worker = {0};
+    TRY(comm_agree(comm, comm->size > 1 ? worker_start(&worker) : OK));
+    Status status = write_by(&worker, &(WriteJob){w, set, comm->rank == 0}, comm);
+    worker_stop(&worker);
+    return status;
 }
 
 Status hf_write(const HfLayout *layout, const ParamSet *set, Comm *comm, const HfWrite *how,
@@ -237,23 +266,55 @@ static const char *config_path(const char *from, Arena *arena)
     return dir_exists(from) ? path_join(arena, from, "config.json") : from;
 }
 
-Status hf_copy_side_files(const char *to, const char *from, Arena *scratch)
+typedef struct SideFile {
+    const char *name, *path;
+} SideFile;
+
+static Status list_side_files(SideFile **out, int *n_out, const char *from, Arena *arena)
 {
-    ArenaMark mark = arena_mark(scratch);
     char **names;
-    int n;
+    int n, n_taken = 0;
     bool whole = dir_exists(from);
     const char *slash = strrchr(from, '/');
     const char *dir = whole   ? from
-                      : slash ? text_copy_n(scratch, from, (size_t)(slash + 1 - from))
+                      : slash ? text_copy_n(arena, from, (size_t)(slash + 1 - from))
                               : ".";
-    TRY(dir_list(scratch, dir, &names, &n));
+    TRY(dir_list(arena, dir, &names, &n));
+    SideFile *list = ARENA_NEW(arena, SideFile, n + 1);
     for (int i = 0; i < n; i++) {
-        const char *path = path_join(scratch, dir, names[i]);
+        const char *path = path_join(arena, dir, names[i]);
         if ((whole ? is_side_file : goes_with_config)(names[i]) && file_exists(path))
-            TRY(file_copy(path_join(scratch, to, names[i]), path));
+            list[n_taken++] = (SideFile){names[i], path};
     }
-    if (!whole) TRY(file_copy(path_join(scratch, to, "config.json"), from));
+    if (!whole) list[n_taken++] = (SideFile){"config.json", from};
+    *out = list;
+    *n_out = n_taken;
+    return OK;
+}
+
+Status hf_copy_side_files(const char *to, const char *from, Arena *scratch)
+{
+    ArenaMark mark = arena_mark(scratch);
+    SideFile *file;
+    int n;
+    TRY(list_side_files(&file, &n, from, scratch));
+    for (int i = 0; i < n; i++) TRY(file_copy(path_join(scratch, to, file[i].name), file[i].path));
+    arena_rewind(scratch, mark);
+    return OK;
+}
+
+Status hf_side_files_bytes(int64_t *bytes, const char *from, Arena *scratch)
+{
+    ArenaMark mark = arena_mark(scratch);
+    SideFile *file;
+    int n;
+    *bytes = 0;
+    TRY(list_side_files(&file, &n, from, scratch));
+    for (int i = 0; i < n; i++) {
+        int64_t own;
+        TRY(file_bytes(&own, file[i].path));
+        *bytes += own;
+    }
     arena_rewind(scratch, mark);
     return OK;
 }

@@ -59,12 +59,21 @@ Status checkpoint_newest(const char **out, const char *output, Arena *arena)
     return OK;
 }
 
+Status checkpoint_set_latest(const char *dir, Arena *arena)
+{
+    const char *slash = strrchr(dir, '/'), *name = slash ? slash + 1 : dir;
+    const char *path = text_format(arena, "%.*s" CHECKPOINT_LATEST, (int)(name - dir), dir);
+    const char *line = text_format(arena, "%s\n", name);
+    return file_write_atomic(path, line, strlen(line));
+}
+
 /* A checkpoint made before there was this key goes on with any rows. */
 static Status read_rows(TrainState *s, const json_t *root, const char *place)
 {
     const char *hash;
     double rows = s->epoch > 0 ? round((double)s->position / s->epoch) : 0;
-    TRY(json_get_int_or(root, place, "rows", (int64_t)fmin(rows, (double)most_counted), &s->n_rows));
+    TRY(json_get_int_or(root, place, "rows", (int64_t)fmin(rows, (double)most_counted),
+                        &s->n_rows));
     TRY(json_get_string_or(root, place, "rows_hash", "0000000000000000", &hash));
     s->rows_hash = strtoull(hash, NULL, 16);
     if (s->n_rows >= 0 && s->n_rows <= most_counted && strlen(hash) == 16 &&

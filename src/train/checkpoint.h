@@ -33,6 +33,9 @@ Status checkpoint_write_state(const Engine *engine, const TrainState *state, con
 /** Path of the checkpoint of the latest step of a run; NULL in *out: none. */
 Status checkpoint_newest(const char **out, const char *output, Arena *arena) MUST_USE;
 
+/** Let `latest` beside a checkpoint name it. */
+Status checkpoint_set_latest(const char *dir, Arena *arena) MUST_USE;
+
 typedef struct CheckpointInfo {
     TrainState state;
     const char *config; /* YAML of the run that wrote it */

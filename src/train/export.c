@@ -23,7 +23,8 @@ static Status fill_export(Engine *e, const char *temporary, const char *dir, DTy
                    .keep_files = max_shard_bytes == 0,
                    .max_shard_bytes = max_shard_bytes};
     TRY(hf_write(e->layout, &e->set, world, &how, NULL, &e->step));
-    return comm_agree(world, world->rank == 0 ? folder_end(dir, &e->step) : OK);
+    TRY(comm_agree(world, world->rank == 0 ? folder_end(dir, &e->step) : OK));
+    return comm_agree(world, world->rank == 0 ? folder_forget(dir, &e->step) : OK);
 }
 
 Status export_folder(Engine *e, const char *dir, DType dtype, int64_t max_shard_bytes)

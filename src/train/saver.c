@@ -39,7 +39,8 @@ struct Saver {
     Arena arena;  /* its names and lists */
     TrainState state;
     const char *dir, *temporary;
-    bool named; /* on rank 0: the folder is complete and has its name */
+    bool named;         /* on rank 0: the folder is complete and has its name */
+    const char *untidy; /* on rank 0: what went wrong after that; NULL: nothing */
     HfWriter *writer[N_KINDS];
 };
 
@@ -76,7 +77,7 @@ static Status create_copy(Saver *s)
     TRY(arena_alloc(&s->engine->arena, &s->set.at, (size_t)from->n, sizeof(Param *)));
     for (int i = 0; i < from->n; i++) TRY(create_param(s, &s->set.at[i], from->at[i]));
     s->beside = true;
-    return worker_start(&s->worker);
+    return OK;
 }
 
 static void fill_copy(Saver *s)
@@ -106,6 +107,7 @@ static Status open_save(Saver *s, const TrainState *state)
     arena_reset(&s->arena);
     s->state = *state;
     s->named = false;
+    s->untidy = NULL;
     s->dir = path_join(&s->arena, s->parent, step_name(&s->arena, state->step));
     s->temporary = folder_temporary(s->dir, &s->arena);
     memset(s->writer, 0, sizeof s->writer);
@@ -125,8 +127,10 @@ static Status open_save(Saver *s, const TrainState *state)
 /* By rank 0. */
 static Status make_files(Saver *s)
 {
+    int64_t beside;
     TRY(dir_create(s->parent));
-    TRY(dir_require_space(s->parent, s->checkpoint_bytes + SPARE_BYTES));
+    TRY(hf_side_files_bytes(&beside, s->engine->side_files, &s->arena));
+    TRY(dir_require_space(s->parent, s->checkpoint_bytes + beside + SPARE_BYTES));
     TRY(folder_begin(&s->temporary, s->dir, &s->arena));
     for (int k = 0; k < s->n_kinds; k++) {
         TRY(dir_create(kind_dir(s, k)));
@@ -147,6 +151,8 @@ static Status write_parts(void *arg)
 static Status fill_folder(Saver *s)
 {
     Engine *e = s->engine;
+    const char *metrics = path_join(&s->arena, e->config->train.output, "metrics.jsonl");
+    if (file_exists(metrics)) TRY(file_sync(metrics)); /* its steps outlast what they led to */
     for (int k = 0; k < s->n_kinds; k++) {
         TRY(hf_writer_finish(s->writer[k]));
         TRY(dir_sync(kind_dir(s, k)));
@@ -156,16 +162,24 @@ static Status fill_folder(Saver *s)
     return manifest_write(e, s->temporary, &s->arena);
 }
 
-/* By a thread of rank 0. */
+static Status tidy(Saver *s)
+{
+    int64_t keep = s->engine->config->checkpoint.keep;
+    Status named = checkpoint_set_latest(s->dir, &s->arena);
+    TRY(folder_forget(s->dir, &s->arena));
+    TRY(folder_prune(s->parent, keep, s->state.step, &s->arena));
+    return named;
+}
+
+/* By a thread of rank 0. With its name the checkpoint is there, whatever comes after. */
 static Status complete(void *arg)
 {
     Saver *s = arg;
     TRY(fill_folder(s));
     TRY(folder_end(s->dir, &s->arena));
     s->named = true;
-    const char *name = text_format(&s->arena, "%s\n", step_name(&s->arena, s->state.step));
-    TRY(file_write_atomic(path_join(&s->arena, s->parent, CHECKPOINT_LATEST), name, strlen(name)));
-    return folder_prune(s->parent, s->engine->config->checkpoint.keep, s->state.step, &s->arena);
+    if (tidy(s) != OK) s->untidy = text_copy(&s->arena, status_message());
+    return OK;
 }
 
 /* ---- the save as a whole ---------------------------------------------------------------------------------- */
@@ -177,6 +191,7 @@ static Status end_save(Saver *s, Status status)
     if (s->named) { /* what side files came from may be gone */
         log_line(s->log, "saved %s (%.4g MB in %.2f s)", s->dir, (double)s->checkpoint_bytes / 1e6,
                  saver_seconds(s));
+        if (s->untidy) log_warning(s->log, "%s is saved, but %s", s->dir, s->untidy);
         Status own = engine_set_side_files(s->engine, s->dir);
         if (status == OK) status = own;
     }
@@ -212,7 +227,7 @@ static Status count_parts(Saver *s)
 
 Status saver_advance(Saver *s)
 {
-    Status status = comm_agree(s->world, worker_wait(&s->worker));
+    Status status = comm_agree_on_work(s->world, &s->worker);
     if (status != OK || s->phase == SAVE_FOLDER) return end_save(s, status);
     status = count_parts(s);
     if (status != OK) return end_save(s, status);
@@ -237,6 +252,7 @@ static Status create_local(Saver *s)
     s->parent = path_join(&e->arena, e->config->train.output, "checkpoints");
     /* Without an interval there is the last save alone, which is waited for. */
     if (config->async && config->interval > 0) TRY(create_copy(s));
+    TRY(worker_start(&s->worker));
     /* For a checkpoint's size, and so that the lists have their memory. */
     return open_save(s, &(TrainState){0});
 }

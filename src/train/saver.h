@@ -10,8 +10,8 @@
  * The threads never communicate. Ranks agree where training does: saver_part_done of all ranks is summed with a step's other
  * numbers, and when all say so saver_advance goes from parts to folder, and from folder to the end.
  *
- * With checkpoint.async false, or without checkpoint.interval, there are neither threads nor copies: the same is done while
- * training waits. The bytes on disk are the same.
+ * With checkpoint.async false, or without checkpoint.interval, there are no copies: the same is done while training waits. The
+ * bytes on disk are the same.
  *
  * A save that fails leaves nothing behind but the checkpoints that were there before.
  */

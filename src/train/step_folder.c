@@ -43,14 +43,27 @@ Status folder_end(const char *dir, Arena *arena)
     TRY(dir_sync(temporary));
     TRY(dir_remove_tree(aside));
     if (dir_exists(dir)) TRY(file_rename(aside, dir));
-    TRY(file_rename(dir, temporary));
-    return dir_remove_tree(aside);
+    return file_rename(dir, temporary);
+}
+
+Status folder_forget(const char *dir, Arena *arena)
+{
+    return dir_remove_tree(hidden(dir, aside_end, arena));
 }
 
 void folder_drop(const char *dir, Arena *arena)
 {
     const char *why = text_copy(arena, status_message());
     if (dir_remove_tree(folder_temporary(dir, arena)) != OK) status_fail("%s", why);
+}
+
+/* It loses its name first: what a kill leaves is no folder that looks whole. */
+static Status remove_named(const char *dir, Arena *arena)
+{
+    const char *temporary = folder_temporary(dir, arena);
+    TRY(dir_remove_tree(temporary));
+    TRY(file_rename(temporary, dir));
+    return dir_remove_tree(temporary);
 }
 
 Status folder_prune(const char *dir, int64_t keep, int64_t step, Arena *arena)
@@ -65,7 +78,7 @@ Status folder_prune(const char *dir, int64_t keep, int64_t step, Arena *arena)
             int64_t other = step_of(names[j]);
             newer += other > own && other <= step;
         }
-        if (newer >= keep) TRY(dir_remove_tree(path_join(arena, dir, names[i])));
+        if (newer >= keep) TRY(remove_named(path_join(arena, dir, names[i]), arena));
     }
     return OK;
 }

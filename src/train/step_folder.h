@@ -14,8 +14,9 @@ int64_t step_of(const char *name);
 Status folder_begin(const char **temporary, const char *dir, Arena *arena) MUST_USE;
 /** Where folder_begin puts it. */
 const char *folder_temporary(const char *dir, Arena *arena);
-/** dir/.NAME.tmp takes the name. What has it already gives way first and is removed last: a kill loses neither. */
+/** dir/.NAME.tmp takes the name. What has it already gives way, to be removed by folder_forget: a kill loses neither. */
 Status folder_end(const char *dir, Arena *arena) MUST_USE;
+Status folder_forget(const char *dir, Arena *arena) MUST_USE;
 /**
  * Half a folder serves nobody, and where it fails the disk is often full: removed, and the status message stays what it was.
  * By one rank, once no other writes any more.

@@ -36,9 +36,12 @@ static void worker__works_beside_its_owner(void **state)
     assert_true(worker_idle(&worker));
     worker_give(&worker, work, &job);
     assert_false(worker_idle(&worker));
+    assert_false(worker_wait_for(&worker, 0.002));
     job.may_end = true;
+    assert_true(worker_wait_for(&worker, 60));
     assert_int_equal(worker_wait(&worker), OK);
     assert_true(worker_idle(&worker));
+    assert_true(worker_wait_for(&worker, 0));
     assert_false(pthread_equal(job.by, pthread_self()));
     job.status = ERR_IO;
     worker_give(&worker, work, &job);

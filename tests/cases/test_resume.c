@@ -214,6 +214,12 @@ static void resume__is_not_misled_by_leftovers(void **state)
     assert_string_equal(names[1], "step-000006");
     assert_null(names[2]);
     names_free(names);
+    /* `latest` of a run that was killed before it moved */
+    write_text(path_in(folder, "run/checkpoints/latest"), "step-000003\n");
+    assert_true(run_steps(folder, "run", 6, NULL, true, keep));
+    text = read_text(path_in(folder, "run/checkpoints/latest"), NULL);
+    assert_string_equal(text, "step-000006\n");
+    free(text);
     folder_remove(folder);
 }
 
@@ -544,6 +550,37 @@ static void resume__an_output_in_use_needs_it(void **state)
     folder_remove(folder);
 }
 
+/* Two runs in one folder would ruin it. */
+static void resume__an_output_of_a_living_run_is_left_alone(void **state)
+{
+    (void)state;
+    char *folder = make_folder(&(Fixture){.kind = FIXTURE_MOE});
+    Arguments args = {0}, second = {0};
+    add_program_run(&args, folder, "run", 1000000);
+    assert_int_equal(mkdir(path_in(folder, "first"), 0777), 0);
+    pid_t child = start_program(&args, path_in(folder, "first"));
+    wait_for_steps(path_in(folder, "run/metrics.jsonl"), 2);
+    add_program_run(&second, folder, "run", 1000000);
+    arguments_add(&second, "--resume");
+    assert_true(program_refuses(&second, folder, WORDS("run/log.txt", "in use by another run")));
+    kill(child, SIGTERM);
+    assert_int_equal(exit_status(child), 3);
+    folder_remove(folder);
+}
+
+/* Found before the start, not at the first save. */
+static void resume__a_file_where_a_folder_belongs_is_refused(void **state)
+{
+    (void)state;
+    char *folder = make_folder(&(Fixture){.kind = FIXTURE_MOE});
+    assert_int_equal(mkdir(path_in(folder, "run"), 0777), 0);
+    write_text(path_in(folder, "run/checkpoints"), "x");
+    Arguments args = {0};
+    add_program_run(&args, folder, "run", 2);
+    assert_true(program_refuses(&args, folder, WORDS("run/checkpoints", "expected a folder")));
+    folder_remove(folder);
+}
+
 static void resume__with_no_checkpoint_starts_at_step_1_and_says_so(void **state)
 {
     (void)state;
@@ -578,6 +615,8 @@ int main(void)
         cmocka_unit_test(resume__refuses_a_damaged_checkpoint),
         cmocka_unit_test(resume__refuses_a_checkpoint_of_another_step),
         cmocka_unit_test(resume__an_output_in_use_needs_it),
+        cmocka_unit_test(resume__an_output_of_a_living_run_is_left_alone),
+        cmocka_unit_test(resume__a_file_where_a_folder_belongs_is_refused),
         cmocka_unit_test(resume__with_no_checkpoint_starts_at_step_1_and_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -96,6 +96,7 @@ static Status all_good(Comm *comm, const World *world)
     int64_t round[] = {(1 << 20) + 3, -1}; /* longer than a round of the sum */
     TRY(small(comm));
     TRY(many_small(comm, NULL));
+    TRY(agree_on_work(comm, NULL));
     TRY(ring(comm, NULL));
     TRY(tags(comm));
     TRY(barrier(comm));

@@ -71,6 +71,35 @@ static inline Status hang_body(Comm *comm, void *arg)
     return comm_receive(comm, &byte, 1, comm->rank - 1, 0);
 }
 
+static inline Status sleep_and_fail(void *arg)
+{
+    const int *rank = arg;
+    clock_sleep_us(*rank % 2 ? 0 : 1500000);
+    return *rank < 2 ? OK : FAIL(ERR_IO, "rank %d found no disk", *rank);
+}
+
+/* Every other rank works far longer than hang_timeout; the lowest that failed has its say. */
+static inline Status agree_on_work(Comm *comm, void *arg)
+{
+    (void)arg;
+    double before = comm->hang_timeout;
+    int rank = comm->rank;
+    Worker worker;
+    TRY(worker_start(&worker));
+    comm->hang_timeout = 0.6;
+    worker_give(&worker, sleep_and_fail, &rank);
+    Status status = comm_agree_on_work(comm, &worker);
+    comm->hang_timeout = before;
+    worker_stop(&worker);
+    if (comm->size < 3)
+        EXPECT(status == OK);
+    else if (rank == 2)
+        EXPECT(status == ERR_IO && strstr(status_message(), "no disk"));
+    else
+        EXPECT(status == ERR_PEER && strstr(status_message(), "rank 2"));
+    return OK;
+}
+
 /* A ring of messages of odd sizes, from none to 4 MiB, with delays on either side. */
 static inline Status ring(Comm *comm, void *arg)
 {

@@ -121,6 +121,12 @@ static void comm_agree__ends_all_with_one_message(void **state)
     }
 }
 
+static void comm_agree_on_work__takes_silence_for_a_hang_and_not_work(void **state)
+{
+    (void)state;
+    for (int n_ranks = 1; n_ranks <= 4; n_ranks++) run(n_ranks, agree_on_work, NULL);
+}
+
 static void comm_collective__comes_back_when_a_rank_is_gone(void **state)
 {
     (void)state;
@@ -141,6 +147,7 @@ int main(void)
         cmocka_unit_test(comm_split__keeps_groups_apart),
         cmocka_unit_test(mesh__gives_a_comm_for_each_axis),
         cmocka_unit_test(comm_agree__ends_all_with_one_message),
+        cmocka_unit_test(comm_agree_on_work__takes_silence_for_a_hang_and_not_work),
         cmocka_unit_test(comm_collective__comes_back_when_a_rank_is_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
