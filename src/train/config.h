@@ -194,6 +194,12 @@ typedef struct ConfigChange {
 /** All keys that differ, in table order; in the arena. */
 void config_diff(const TrainConfig *before, const TrainConfig *after, Arena *arena,
                  ConfigChange **out, int *n);
+/** Whether something of this interval comes after a step; not without one. */
+static inline bool step_is_due(int64_t step, int64_t interval)
+{
+    return interval > 0 && step % interval == 0;
+}
+
 /** Steps of warm-up in a run of n_steps. */
 int64_t lr_warmup_steps(const LrScheduleSection *schedule, int64_t n_steps);
 

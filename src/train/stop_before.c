@@ -103,6 +103,12 @@ Status stop_before_seconds(double *out, const char *text, const char *place, tim
     return OK;
 }
 
+Deadline deadline_begin(double at, int64_t checkpoint_bytes)
+{
+    double guess = (double)checkpoint_bytes / 1e8;
+    return (Deadline){.at = at, .longest_save = guess, .longest_export = guess};
+}
+
 void deadline_step_ends(Deadline *d)
 {
     d->longest_step = fmax(d->longest_step, clock_seconds() - d->step_began);
@@ -113,8 +119,22 @@ void deadline_save_took(Deadline *d, double seconds)
     d->longest_save = fmax(d->longest_save, seconds);
 }
 
-bool deadline_is_near(const Deadline *d, int n_saves)
+void deadline_export_took(Deadline *d, double seconds)
+{
+    d->longest_export = fmax(d->longest_export, seconds);
+}
+
+Waits deadline_waits(const CheckpointSection *c, int64_t step, int64_t n_steps, bool busy)
+{
+    Waits w = {.saves = 1 + busy + step_is_due(step, c->interval),
+               .exports = step_is_due(step, c->hf_interval)};
+    if (step + 1 == n_steps) w.exports += 1 + step_is_due(n_steps, c->hf_interval);
+    return w;
+}
+
+bool deadline_is_near(const Deadline *d, Waits waits)
 {
     double now = clock_seconds(), step = fmax(d->longest_step, now - d->step_began);
-    return d->at > 0 && now + 1.1 * (step + n_saves * d->longest_save) > d->at;
+    double wait = waits.saves * d->longest_save + waits.exports * d->longest_export;
+    return d->at > 0 && now + 1.1 * (step + wait) > d->at;
 }

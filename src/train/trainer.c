@@ -34,9 +34,6 @@ typedef struct Trainer {
 /* What ranks say in a step's sums: how many want to stop in the lower bits, how many have written their part above. */
 enum { FLAG_STOP = 1, FLAG_SAVED = 1 << 20 };
 
-/* Before a save was seen: at this many bytes a second. */
-static const double guessed_rate = 1e8;
-
 /* The bubble of the schedule when every stage takes the time that its shapes let expect. */
 static Status predict_bubble(double *bubble, Engine *e)
 {
@@ -114,7 +111,9 @@ static void update(Trainer *t, const EngineSums *sums, const BatchTotals *totals
 
 static int64_t flags_of(Trainer *t)
 {
-    t->late = t->lead && deadline_is_near(&t->deadline, 1 + saver_is_busy(t->saver));
+    Waits waits = deadline_waits(&t->config->checkpoint, t->state.step, t->plan->n_steps,
+                                 saver_is_busy(t->saver));
+    t->late = t->lead && deadline_is_near(&t->deadline, waits);
     bool asked = t->plan->stop && *t->plan->stop;
     return (asked || t->late ? FLAG_STOP : 0) + (saver_part_done(t->saver) ? FLAG_SAVED : 0);
 }
@@ -185,9 +184,8 @@ static void note_growth(Trainer *t)
 
 static void maybe_evaluate(Trainer *t, Metrics *m)
 {
-    int64_t interval = t->config->train.eval_interval;
     if (!t->plan->eval ||
-        !(m->step == t->plan->n_steps || (interval > 0 && m->step % interval == 0)))
+        !(m->step == t->plan->n_steps || step_is_due(m->step, t->config->train.eval_interval)))
         return;
     EvalResult result;
     evaluate(&result, t->engine, t->plan->eval);
@@ -229,16 +227,27 @@ static Status save(Trainer *t, bool last)
     return OK;
 }
 
-static Status maybe_save(Trainer *t, bool last)
+static void export(Trainer *t, int64_t step)
+{
+    settle(t); /* side files come from a checkpoint that does not move */
+    double began = clock_seconds();
+    warn_unsaved(t, "exported", step, export_step(t->engine, step, &t->log));
+    deadline_export_took(&t->deadline, clock_seconds() - began);
+}
+
+/* stopping: after this step, which is not the last; nobody waits for more than the checkpoint then. */
+static Status maybe_save(Trainer *t, bool last, bool stopping)
 {
     const CheckpointSection *c = &t->config->checkpoint;
     int64_t step = t->state.step;
     if (saver_is_busy(t->saver) && t->parts_done) note_save(t, saver_advance(t->saver));
-    if (last || (c->interval > 0 && step % c->interval == 0)) TRY(save(t, last));
-    if (c->hf_interval > 0 && step % c->hf_interval == 0) {
-        settle(t); /* side files come from a checkpoint that does not move */
-        warn_unsaved(t, "exported", step, export_step(t->engine, step, &t->log));
-    }
+    if (last || stopping || step_is_due(step, c->interval)) TRY(save(t, last || stopping));
+    if (!step_is_due(step, c->hf_interval)) return OK;
+    if (!stopping)
+        export(t, step);
+    else if (t->lead)
+        log_line(&t->log, "step %lld is not exported, to be in time: stagewright export does it",
+                 (long long)step);
     return OK;
 }
 
@@ -266,7 +275,7 @@ static Status loop(Trainer *t)
         TRY(comm_agree(t->world, status));
         deadline_step_ends(&t->deadline);
         bool last = t->state.step == t->plan->n_steps;
-        TRY(maybe_save(t, last || stop));
+        TRY(maybe_save(t, last, stop && !last));
         if (stop && !last) return leave(t);
     }
     return export_step(t->engine, -1, &t->log);
@@ -348,9 +357,7 @@ static EngineSetup engine_setup(const TrainPlan *plan)
 static Status prepare_saves(Trainer *t)
 {
     TRY(saver_create(&t->saver, t->engine, &t->log));
-    t->deadline =
-        (Deadline){.at = t->plan->stop_before,
-                   .longest_save = (double)saver_checkpoint_bytes(t->saver) / guessed_rate};
+    t->deadline = deadline_begin(t->plan->stop_before, saver_checkpoint_bytes(t->saver));
     return memory_plan_log(t->engine, dataset_longest(t->plan->train),
                            t->plan->eval ? dataset_longest(t->plan->eval) : 0,
                            saver_copy_bytes(t->saver), t->lead ? &t->log : NULL);

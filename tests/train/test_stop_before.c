@@ -90,19 +90,49 @@ static void deadline__leaves_time_for_a_step_and_the_saves(void **state)
     (void)state;
     double now = clock_seconds();
     Deadline d = {.at = now + 100, .step_began = now, .longest_step = 30, .longest_save = 40};
-    assert_false(deadline_is_near(&d, 1)); /* 77 of 100 seconds */
-    assert_true(deadline_is_near(&d, 2));
+    assert_false(deadline_is_near(&d, (Waits){1, 0})); /* 77 of 100 seconds */
+    assert_true(deadline_is_near(&d, (Waits){2, 0}));
     d.longest_step = 55;
-    assert_true(deadline_is_near(&d, 1));
+    assert_true(deadline_is_near(&d, (Waits){1, 0}));
     d.longest_step = 1;
     d.step_began = now - 60; /* this one is longer than any before */
-    assert_true(deadline_is_near(&d, 1));
+    assert_true(deadline_is_near(&d, (Waits){1, 0}));
     deadline_step_ends(&d);
     assert_true(d.longest_step >= 60);
     deadline_save_took(&d, 3);
     assert_true(d.longest_save == 40);
+    d = (Deadline){.at = now + 100, .step_began = now, .longest_step = 30, .longest_save = 10};
+    assert_false(deadline_is_near(&d, (Waits){1, 2}));
+    deadline_export_took(&d, 30);
+    deadline_export_took(&d, 1);
+    assert_false(deadline_is_near(&d, (Waits){1, 1})); /* 77 seconds */
+    assert_true(deadline_is_near(&d, (Waits){1, 2}));
     d.at = 0;
-    assert_false(deadline_is_near(&d, 2));
+    assert_false(deadline_is_near(&d, (Waits){2, 0}));
+}
+
+/* Of a run of 10 steps that saves after each 2 and exports after each 5. */
+static void deadline__waits_for_all_that_is_due(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t step;
+        bool busy;
+        Waits want;
+    } rows[] = {
+        {1, false, {1, 0}}, {2, false, {2, 0}}, {1, true, {2, 0}}, {2, true, {3, 0}},
+        {5, false, {1, 1}}, {9, false, {1, 2}}, /* hf/step-000010 and hf/final */
+    };
+    const CheckpointSection with = {.interval = 2, .hf_interval = 5},
+                            without = {.interval = -1, .hf_interval = -1};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Waits got = deadline_waits(&with, rows[i].step, 10, rows[i].busy);
+        assert_int_equal(got.saves, rows[i].want.saves);
+        assert_int_equal(got.exports, rows[i].want.exports);
+    }
+    assert_int_equal(deadline_waits(&without, 5, 10, false).saves, 1);
+    assert_int_equal(deadline_waits(&without, 5, 10, false).exports, 0);
+    assert_int_equal(deadline_waits(&without, 9, 10, false).exports, 1);
 }
 
 int main(void)
@@ -111,6 +141,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stop_before__times_and_durations),
         cmocka_unit_test(stop_before__what_is_none_is_refused),
+        cmocka_unit_test(deadline__waits_for_all_that_is_due),
         cmocka_unit_test(deadline__leaves_time_for_a_step_and_the_saves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -359,10 +359,13 @@ static void trainer__a_stop_saves_and_leaves(void **state)
         TestRun r = {.plan.stop = &stop};
         assert_int_equal(RUN(&r, b, text_format(&b->arena, "run%d", pp), model_with(b, NULL),
                              rows_file(b, "rows.jsonl", 4, NULL), "train.steps=5",
+                             "checkpoint.hf_interval=1",
                              text_format(&b->arena, "parallel.pp_size=%d", pp)),
                          ERR_STOPPED);
         assert_int_equal(state_of(b, &r).step, 1);
         assert_false(dir_exists(file_of(b, &r, "hf/final")));
+        assert_false(dir_exists(file_of(b, &r, "hf/step-000001")));
+        assert_log_holds(b, &r, "step 1 is not exported, to be in time: stagewright export");
         assert_log_holds(b, &r, "stopped after step 1");
         assert_true(metric(b, &r, 1, "loss/ce") > 0);
     }
