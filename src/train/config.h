@@ -117,6 +117,7 @@ typedef struct CheckpointSection {
     int64_t interval; /* steps; none: the last step alone */
     int64_t keep;
     bool async;
+    bool required;       /* a save that fails ends the run */
     int64_t hf_interval; /* none */
     int64_t hf_keep;     /* none: all */
     DType hf_dtype;      /* DTYPE_COUNT (auto): each source tensor's */

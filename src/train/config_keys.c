@@ -124,6 +124,7 @@ static const OptionSpec checkpoint_rows[] = {
     {"interval",    OPT_INT,  AT(interval),    "null", OPTION_AT_LEAST(1), .help = "steps between two checkpoints; the last step saves always", .unset = "null"},
     {"keep",        OPT_INT,  AT(keep),        "2",    OPTION_AT_LEAST(1), .help = "checkpoints kept, the newest"},
     {"async",       OPT_BOOL, AT(async),       "true", OPTION_ANY, .help = "written while training goes on, from a copy in memory"},
+    {"required",    OPT_BOOL, AT(required),    "false", OPTION_ANY, .help = "a save or export that fails ends the run, not the last one alone"},
     {"hf_interval", OPT_INT,  AT(hf_interval), "null", OPTION_AT_LEAST(1), .help = "steps between two HuggingFace folders; the last step saves always", .unset = "null"},
     {"hf_keep",     OPT_INT,  AT(hf_keep),     "null", OPTION_AT_LEAST(1), .help = "HuggingFace folders kept; null: all", .unset = "null"},
     {"hf_dtype",    OPT_ENUM, AT(hf_dtype),    "auto", OPTION_CHOICES(hf_dtypes), .help = "of the HuggingFace folders; auto: each source tensor's"},

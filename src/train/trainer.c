@@ -195,44 +195,45 @@ static void maybe_evaluate(Trainer *t, Metrics *m)
 
 /* ---- saving ------------------------------------------------------------------------------------------------ */
 
-/* The rank that knows why says so, once; the others have ERR_PEER. */
-static void warn_unsaved(Trainer *t, const char *what, int64_t step, Status status)
+/* The run's failure only where that was asked for. The rank that knows why says so, once; the others have ERR_PEER. */
+static Status pass_over(Trainer *t, const char *what, int64_t step, Status status)
 {
+    if (t->config->checkpoint.required) return status;
     if (status != OK && status != ERR_PEER)
         log_warning(&t->log, "step %lld was not %s: %s; training goes on", (long long)step, what,
                     status_message());
+    return OK;
 }
 
-static void note_save(Trainer *t, Status status)
+static Status note_save(Trainer *t, Status status)
 {
-    if (saver_is_busy(t->saver)) return;
+    if (saver_is_busy(t->saver)) return OK;
     deadline_save_took(&t->deadline, saver_seconds(t->saver));
-    warn_unsaved(t, "saved", saver_step(t->saver), status);
+    return pass_over(t, "saved", saver_step(t->saver), status);
 }
 
 /* What is still being written goes first: its failure is not this save's. */
-static void settle(Trainer *t)
+static Status settle(Trainer *t)
 {
-    if (saver_is_busy(t->saver)) note_save(t, saver_settle(t->saver));
+    return saver_is_busy(t->saver) ? note_save(t, saver_settle(t->saver)) : OK;
 }
 
 /* The last save is waited for, and its failure is the run's; others are tried again at the next one. */
 static Status save(Trainer *t, bool last)
 {
-    settle(t);
+    TRY(settle(t));
     Status status = saver_start(t->saver, &t->state);
     if (status == OK && (last || !saver_is_beside(t->saver))) status = saver_settle(t->saver);
-    if (last) return status;
-    note_save(t, status);
-    return OK;
+    return last ? status : note_save(t, status);
 }
 
-static void export(Trainer *t, int64_t step)
+static Status export(Trainer *t, int64_t step)
 {
-    settle(t); /* side files come from a checkpoint that does not move */
+    TRY(settle(t)); /* side files come from a checkpoint that does not move */
     double began = clock_seconds();
-    warn_unsaved(t, "exported", step, export_step(t->engine, step, &t->log));
+    Status status = export_step(t->engine, step, &t->log);
     deadline_export_took(&t->deadline, clock_seconds() - began);
+    return pass_over(t, "exported", step, status);
 }
 
 /* stopping: after this step, which is not the last; nobody waits for more than the checkpoint then. */
@@ -240,12 +241,11 @@ static Status maybe_save(Trainer *t, bool last, bool stopping)
 {
     const CheckpointSection *c = &t->config->checkpoint;
     int64_t step = t->state.step;
-    if (saver_is_busy(t->saver) && t->parts_done) note_save(t, saver_advance(t->saver));
+    if (saver_is_busy(t->saver) && t->parts_done) TRY(note_save(t, saver_advance(t->saver)));
     if (last || stopping || step_is_due(step, c->interval)) TRY(save(t, last || stopping));
     if (!step_is_due(step, c->hf_interval)) return OK;
-    if (!stopping)
-        export(t, step);
-    else if (t->lead)
+    if (!stopping) return export(t, step);
+    if (t->lead)
         log_line(&t->log, "step %lld is not exported, to be in time: stagewright export does it",
                  (long long)step);
     return OK;

@@ -227,13 +227,17 @@ static void interrupts__a_full_disk_costs_a_save_and_no_run(void **state)
     long bytes = checkpoint_bytes(path_in(whole, "checkpoints/step-000006"));
     snprintf(options, sizeof options, "size=%ld", bytes * 2);
     if (!mount_small(disk, options)) skip();
-    for (int async = 0; async < 2; async++) {
-        add_train(&args, 0, output, 6,
-                  WORDS("checkpoint.interval=2",
-                        async ? "checkpoint.async=true" : "checkpoint.async=false"));
+    static const char *const modes[][4] = {
+        {"checkpoint.interval=2", "checkpoint.async=false"},
+        {"checkpoint.interval=2", "checkpoint.async=true"},
+        {"checkpoint.interval=2", "checkpoint.async=true", "checkpoint.required=true"}};
+    for (size_t k = 0; k < COUNT(modes); k++) {
+        add_train(&args, 0, output, 6, modes[k]);
         bool failed = program_ends(&args, folder, 1);
         char *text = read_text(path_in(folder, "err.txt"), NULL);
-        bool said = strstr(text, "warning: step 4 was not saved: ") &&
+        bool said = strstr(text, modes[k][2] ? "stagewright: error: "
+                                             : "warning: step 4 was not saved: ") &&
+                    !strstr(text, "training goes on") == !!modes[k][2] &&
                     strstr(text, "not enough space (found ") && strstr(text, "bytes free, needed ");
         free(text);
         mount("none", disk, "tmpfs", MS_REMOUNT, "size=1g");
