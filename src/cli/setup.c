@@ -57,8 +57,12 @@ Status setup_configure(Setup *out, const char *file, const TextList *sets, const
     if (model_path) out->config.model.path = model_path;
     int n_ranks;
     const char *place = file ? file : "--set";
-    TRY(config_fit_world(&out->config, world && world->launched, world ? world->size : 1, place,
-                         &n_ranks));
+    bool launched = world && world->launched;
+    Status st = config_fit_world(&out->config, launched, world ? world->size : 1, place, &n_ranks);
+    if (st != OK && launched && world->size == 1) /* perhaps a shell inherited it */
+        return FAIL(st, "%s; %s in the environment says that a launcher started it",
+                    status_message(), world->mark);
+    TRY(st);
     TRY(config_fit_machine(&out->config, place));
     return same_config(out, place);
 }

@@ -200,15 +200,16 @@ static Status check_launcher(const World *world)
     if (world->comm->size > 1 || told == 1) return OK;
     return FAIL(ERR_USAGE,
                 "MPI: started by the launcher of another MPI than this program was built "
-                "with (found a world of 1 process, expected %d)",
-                told);
+                "with (%s is set; found a world of 1 process, expected %d)",
+                world->mark, told);
 }
 
 Status world_open(World *out)
 {
     *out = (World){.size = 1};
-    for (int i = 0; launcher_marks[i]; i++)
-        if (getenv(launcher_marks[i])) out->launched = true;
+    for (int i = 0; launcher_marks[i] && !out->mark; i++)
+        if (getenv(launcher_marks[i])) out->mark = launcher_marks[i];
+    out->launched = out->mark;
     out->n_cpus = count_cpus(NULL);
     if (!out->launched) return OK;
     /* Until MPI tells, and if it cannot, the launcher's word decides who speaks. */
@@ -301,12 +302,23 @@ static int lowest_failure(const World *world, Status *worst)
     return -1;
 }
 
+/*
+ * Without a world nobody knows of the others. Process 0 speaks first, for launchers end the others as soon as one fails.
+ * MPICH's does not where the program never spoke with it: what all find alike is left to process 0 there.
+ */
+static bool speaks_without_world(const World *world, Status own)
+{
+    if (!is_own_error(own) || world->rank == 0) return is_own_error(own);
+    sleep(1);
+    int channel = first_number((const char *const[]){"PMI_FD", NULL});
+    bool all_alike = own != ERR_MEMORY;
+    return !(all_alike && channel >= 0 && fcntl(channel, F_GETFD) >= 0);
+}
+
 Status world_settle(World *world, Status own, bool *speaks)
 {
-    *speaks = is_own_error(own) && world->rank == 0;
     if (!world->mpi) {
-        /* A launcher ends the others as soon as one fails: the one that speaks goes first. */
-        if (world->launched && own != OK && world->rank > 0) sleep(1);
+        *speaks = speaks_without_world(world, own);
         return own;
     }
     mpi_world_leave(world->mpi, own);

@@ -18,6 +18,7 @@
 
 typedef struct World {
     bool launched;
+    const char *mark; /* the environment variable that says so; NULL: alone */
     int rank, size;   /* of the processes: 0 of 1 when alone */
     int n_cpus;       /* this process' share of its machine's processors, at least 1 */
     int here, n_here; /* this process among those on its machine; 0 of 0 when alone */
@@ -61,7 +62,7 @@ Status world_share(const World *world, void *data, size_t bytes) MUST_USE;
  * with an error of its own, which is also the one that *speaks, or else the worst of them.
  *
  * A process that failed waits 2 seconds for the others, which may be busy with work of their own, and
- * speaks then; world_close ends them.
+ * speaks then; world_close ends them. One whose world_open made no comm speaks too, a second after process 0 would.
  */
 Status world_settle(World *world, Status own, bool *speaks);
 /** Leaves MPI; ends all processes with status's exit code if some have not come to world_settle. */

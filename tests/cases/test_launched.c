@@ -180,19 +180,40 @@ static void launched__wrong_numbers_of_ranks_are_refused(void **state)
 static void launched__by_another_launcher_is_refused(void **state)
 {
     (void)state;
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-    for (size_t i = 0; i < COUNT(names); i++) {
-        setenv(names[i], "2", 1);
+    static const struct {
+        const char *name, *value, *with, *number; /* with: a second one */
+    } rows[] = {
+        {"OMPI_COMM_WORLD_SIZE", "2", NULL, NULL},
+        {"PMI_SIZE", "2", NULL, NULL},
+        {"PMI_SIZE", "4", "PMI_RANK", "1"},
+        {"PMIX_RANK", "3", "SLURM_STEP_NUM_TASKS", "8"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        setenv(rows[i].name, rows[i].value, 1);
+        if (rows[i].with) setenv(rows[i].with, rows[i].number, 1);
         Arguments args = {0};
         add_probe(&args, 2, "refused");
 #ifdef SW_MPI
-        bool ok = program_refuses(&args, folder, WORDS("started by the launcher of another MPI"));
+        bool ok = program_refuses(&args, folder,
+                                  WORDS("started by the launcher of another MPI", rows[i].name));
 #else
         bool ok = program_refuses(&args, folder, WORDS("built without MPI"));
 #endif
-        unsetenv(names[i]);
+        unsetenv(rows[i].name);
+        if (rows[i].with) unsetenv(rows[i].with);
         assert_true(ok);
     }
+    /* A launcher of one process, or so a shell believes. */
+    setenv("PMIX_RANK", "0", 1);
+    Arguments one = {0};
+    add_probe(&one, 2, "refused");
+#ifdef SW_MPI
+    assert_true(program_refuses(
+        &one, folder, WORDS("but 1 were started; PMIX_RANK in the environment says that")));
+#else
+    assert_true(program_refuses(&one, folder, WORDS("built without MPI")));
+#endif
+    unsetenv("PMIX_RANK");
     /* What Slurm says to every job starts nothing. */
     setenv("SLURM_NTASKS", "2", 1);
     Arguments args = {0};
