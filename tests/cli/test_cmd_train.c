@@ -47,15 +47,15 @@ static void train__a_failure_after_the_start_is_1_and_in_the_log(void **state)
 {
     Temp *temp = *state;
     const char *yaml = run_yaml(temp, "rows.jsonl");
-    assert_ok(dir_create(temp_path(temp, "out")));
-    temp_file(temp, "out/checkpoints", "x", 1);
+    assert_ok(dir_create(temp_path(temp, "out/checkpoints")));
+    temp_file(temp, "out/checkpoints/step-000002", "x", 1);
     Ran ran =
         run_program(temp, text_format(&temp->arena, "train '%s' --set parallel.pp_size=2", yaml));
     assert_int_equal(ran.status, 1);
     const char *error = strstr(ran.err, "stagewright: error: ");
     assert_non_null(error);
     assert_null(strstr(error + 1, "stagewright: error: "));
-    assert_says("train", error, WORDS("out/checkpoints"));
+    assert_says("train", error, WORDS("out/checkpoints/step-000002"));
     char *log;
     assert_ok(file_read(&temp->arena, temp_path(temp, "out/log.txt"), &log, NULL));
     assert_says("log.txt", log, WORDS(" rank 0: step 2/2", " rank 0: stagewright: error: "));
