@@ -125,7 +125,8 @@ static Status agree_on_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *pl
     TRY(world_share(world, path, (size_t)bytes));
     TRY(world_share(world, &plan->state, sizeof plan->state));
     plan->checkpoint = plan->weights = path;
-    return s->model ? OK : setup_read_model(s, path);
+    if (!s->model) TRY(setup_read_model(s, path));
+    return setup_same_model(s);
 }
 
 /* What a run that was killed left in them. */

@@ -79,7 +79,18 @@ Status setup_open_model(Setup *s, const char *dir)
 {
     Status status = s->world && s->world->rank > 0 ? OK : checkpoint_check_model(dir, s->arena);
     TRY(s->world ? world_all_ok(s->world, status) : status);
-    return setup_read_model(s, dir);
+    TRY(setup_read_model(s, dir));
+    return setup_same_model(s);
+}
+
+Status setup_same_model(const Setup *s)
+{
+    if (!s->world || s->world->size == 1) return OK;
+    const ModelConfig *model = s->model;
+    const char *file = strcmp(model->source, model->dir) != 0
+                           ? model->source
+                           : path_join(s->arena, model->dir, "config.json");
+    return world_same(s->world, file, model->hash);
 }
 
 Status setup_schedule(Schedule **out, Setup *s, int64_t n_mb, const char *place,

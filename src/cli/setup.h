@@ -28,6 +28,8 @@ Status setup_configure(Setup *out, const char *file, const TextList *sets, const
 Status setup_open_model(Setup *setup, const char *dir) MUST_USE;
 /** The same of a folder that is checked already (a checkpoint's, on resume). */
 Status setup_read_model(Setup *setup, const char *dir) MUST_USE;
+/** Launched: all processes have read the same config.json. Collective over the processes. */
+Status setup_same_model(const Setup *setup) MUST_USE;
 void setup_free(Setup *setup);
 
 /**

@@ -1,5 +1,6 @@
 #include "model/config.h"
 #include "io/file.h"
+#include "io/hash.h"
 #include "model/config_rope.h"
 #include "model/families/qwen3.h"
 
@@ -291,6 +292,7 @@ Status model_config_parse(ModelConfig **out, const ConfigText *text, Arena *aren
 {
     ModelConfig *config = ARENA_NEW(arena, ModelConfig, 1);
     config->dir = config->source = text_copy(arena, text->dir);
+    config->hash = hash_bytes(text->config, text->config_bytes);
     TRY(parse_file(config, text->path, text->config, text->config_bytes, read_root, arena, log));
     if (text->generation)
         TRY(parse_file(config, path_join(arena, text->dir, "generation_config.json"),

@@ -33,6 +33,7 @@ typedef struct ModelConfig {
     DType dtype;          /* config.json's dtype / torch_dtype; F32 when absent */
     int32_t eos[EOS_MAX]; /* generation_config.json's, else config.json's */
     int n_eos;
+    uint64_t hash; /* of config.json's bytes */
 } ModelConfig;
 
 /**

@@ -251,7 +251,7 @@ static void launched__a_file_that_one_or_all_lack_is_said_once(void **state)
     assert_false(path_exists(path_in(folder, "refused")));
 }
 
-static void launched__different_rows_or_keys_are_refused(void **state)
+static void launched__different_models_rows_or_keys_are_refused(void **state)
 {
     (void)state;
     NEEDS_MPI;
@@ -263,6 +263,21 @@ static void launched__different_rows_or_keys_are_refused(void **state)
     arguments_add(&args, ":");
     add_in_folder(&args, "elsewhere");
     launch_ends(&args, folder, 2, "data.train: the 2 processes found different ones");
+
+    /* no shape differs */
+    char text[1024];
+    const char *where = path_in(folder, "elsewhere");
+    snprintf(
+        text, sizeof text,
+        "mkdir %s/model && sed 's/10000.0/20000.0/' %s/../model/config.json > %s/model/config.json",
+        where, where, where);
+    if (system(text) != 0) fail_msg("%s", text);
+    add_in_folder(&args, ".");
+    add_set(&args, "model.path=model");
+    arguments_add(&args, ":");
+    add_in_folder(&args, "elsewhere");
+    add_set(&args, "model.path=model");
+    launch_ends(&args, folder, 2, "model/config.json: the 2 processes found different ones");
 
     add_launch(&args, 1, SW_PROGRAM);
     add_train(&args, 2, 3, "refused");
@@ -406,7 +421,7 @@ int main(void)
         cmocka_unit_test(launched__wrong_numbers_of_ranks_are_refused),
         cmocka_unit_test(launched__by_another_launcher_is_refused),
         cmocka_unit_test(launched__a_file_that_one_or_all_lack_is_said_once),
-        cmocka_unit_test(launched__different_rows_or_keys_are_refused),
+        cmocka_unit_test(launched__different_models_rows_or_keys_are_refused),
         cmocka_unit_test(launched__a_damaged_checkpoint_as_model_is_said_once),
         cmocka_unit_test(launched__a_command_of_one_rank_runs_once),
         cmocka_unit_test(launched__more_ranks_than_processors_do_not_crawl),
