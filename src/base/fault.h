@@ -6,15 +6,15 @@
  * SW_FAULT=KIND:N[:FILE] arms one fault when the first event comes; FILE is made when the N-th event is reached, so that
  * a test can tell a run that had no such event from one that got over it. Events of all threads are counted together.
  *
- *   alloc     a take from an arena; malloc, calloc, realloc, aligned_alloc, strdup, strndup: no memory
- *   read      open for reading, fopen, opendir, fstat, read, mmap: EIO
- *   write     open for writing, write, pwrite, ftruncate, mkdir, fflush of stdout: ENOSPC
+ *   alloc     a take from an arena; malloc, calloc, realloc, aligned_alloc, strdup, strndup, pthread_create: no memory
+ *   read      open for reading, openat, fopen, fread, opendir, fdopendir, readdir, lstat, fstat, read, mmap: EIO
+ *   write     open for writing, write, pwrite, ftruncate, mkdir, close, fflush of stdout: ENOSPC; unlink, unlinkat: EIO
  *   fsync     EIO
  *   rename    EIO
  *   message   a wait for a message: this rank is cut off from all others
  *
- * Calls of the system are caught by the linker (--wrap in CMakeLists.txt), so no call of ours can be forgotten, and
- * those of libraries stay what they are.
+ * The functions named above are caught by the linker (--wrap in CMakeLists.txt): all calls of ours, none of libraries. Not
+ * among them is stat, which only asks whether something is there. Any other word in SW_FAULT is one line and exit 2.
  */
 #include <stdbool.h>
 

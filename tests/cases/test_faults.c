@@ -242,6 +242,22 @@ static void faults__tokenize_and_schedule(void **state)
     try_all(&(Case){"schedule --schedule $/own.csv --format svg", "out.txt", NULL, true});
 }
 
+static void faults__a_misspelt_fault_is_refused(void **state)
+{
+    (void)state;
+    NEEDS_FAULTS;
+    static const char *const words[] = {"foo:3",    "alloc:abc", "alloc:-3", "alloc:0",
+                                        "alloc:3x", "alloc",     "alloc:",   ""};
+    for (size_t i = 0; i < COUNT(words); i++) {
+        setenv("SW_FAULT", words[i], 1);
+        int status = run_words("schedule --schedule 1f1b --pp 3 --microbatches 5");
+        unsetenv("SW_FAULT");
+        bool last;
+        if (status != 2 || count_errors(&last) != 1)
+            fail_msg("SW_FAULT=%s: exit %d", words[i], status);
+    }
+}
+
 /* One of two processes is hit: one line from both, and neither stays. */
 static void try_between_processes(const char *kind)
 {
@@ -292,6 +308,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(faults__probe_on_two_ranks),
         cmocka_unit_test(faults__init_and_export),
         cmocka_unit_test(faults__tokenize_and_schedule),
+        cmocka_unit_test(faults__a_misspelt_fault_is_refused),
         cmocka_unit_test(faults__between_processes),
     };
     return cmocka_run_group_tests(tests, make_inputs, remove_inputs);
