@@ -5,6 +5,7 @@
 #include "train/stop_before.h"
 
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -189,6 +190,11 @@ Status config_fit_machine(TrainConfig *config, const char *place)
     KernelPath path;
     TRY(kernel_path_find(&path, config->train.isa, place));
     config->train.isa = kernel_path_name(path);
+    const int most = omp_get_thread_limit();
+    if (config->train.threads > most)
+        return FAIL(ERR_USAGE,
+                    "%s: train.threads: found %d, expected at most %d (OMP_THREAD_LIMIT)", place,
+                    config->train.threads, most);
     return OK;
 }
 

@@ -177,7 +177,10 @@ Status config_require_run(const TrainConfig *config, const char *place) MUST_USE
 Status config_fit_world(TrainConfig *config, bool launched, int n_world, const char *place,
                         int *n_ranks) MUST_USE;
 
-/** train.isa auto becomes the best path of this machine. Errors: ERR_USAGE if it cannot do the one that is asked for. */
+/**
+ * train.isa auto becomes the best path of this machine. Errors: ERR_USAGE if it cannot do the one that is asked for, or
+ * OMP_THREAD_LIMIT allows fewer threads than train.threads.
+ */
 Status config_fit_machine(TrainConfig *config, const char *place) MUST_USE;
 
 /** config.yaml: all keys with their values; config_parse reads it back to the same configuration. */

@@ -2,12 +2,14 @@
 #include "base/clock.h"
 #include "train/optimizer.h"
 
+#include <omp.h>
 #include <string.h>
 
 int engine_threads(const TrainConfig *config, int n_cpus)
 {
     if (config->train.threads > 0) return config->train.threads;
-    return n_cpus < 1 ? 1 : n_cpus > 1024 ? 1024 : n_cpus;
+    const int limit = omp_get_thread_limit(), most = limit < 1024 ? limit : 1024;
+    return n_cpus < 1 ? 1 : n_cpus > most ? most : n_cpus;
 }
 
 Status engine_schedule(Schedule **out, const ParallelSection *p, int n_mb, Arena *arena)

@@ -154,6 +154,19 @@ static void train__small_stacks_are_enlarged_or_refused(void **state)
     }
 }
 
+static void train__more_threads_than_openmp_may_start_are_refused(void **state)
+{
+    Temp *temp = *state;
+    const char *yaml = run_yaml(temp, "rows.jsonl");
+    setenv("OMP_THREAD_LIMIT", "1", 1);
+    assert_refused(temp, text_format(&temp->arena, "train '%s' --set train.threads=2", yaml),
+                   WORDS("train.threads: found 2, expected at most 1 (OMP_THREAD_LIMIT)"));
+    Ran ran =
+        assert_runs(temp, text_format(&temp->arena, "train '%s' --set train.threads=null", yaml));
+    unsetenv("OMP_THREAD_LIMIT");
+    assert_says("train", ran.err, WORDS(" of 1 thread"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +176,7 @@ int main(void)
         TEMP_TEST(train__override_without_resume_is_refused),
         TEMP_TEST(train__goes_on_without_anybody_who_reads_its_log),
         TEMP_TEST(train__small_stacks_are_enlarged_or_refused),
+        TEMP_TEST(train__more_threads_than_openmp_may_start_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
