@@ -26,8 +26,8 @@ typedef enum KernelPath {
 const char *kernel_path_name(KernelPath path);
 
 /**
- * Whether this machine can. For amx this asks Linux for the tiles' registers, on behalf of the whole process: before its
- * threads start.
+ * Whether this machine can. For amx this asks Linux for the tiles' registers. It gives them to the whole process, to threads
+ * that run already too, however often it is asked.
  */
 bool kernel_path_works(KernelPath path);
 /** The last one that works. */

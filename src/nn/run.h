@@ -26,7 +26,7 @@ typedef struct Run {
     const Backend *be;
     Arena *scratch;
     const MicroBatch *mb;
-    DType dtype;     /* activations and working weights: f32 (f64 in tests; bf16 later) */
+    DType dtype;     /* activations and working weights: f32 or bf16 (f64 in tests) */
     DType dtype_acc; /* statistics, router, softmax, loss, weight gradients: f32 (f64 with f64) */
     KvCache *kv; /* NULL: none. With one, mb is one segment that continues the cached sequence. */
     Comm *ep;    /* the ranks that share out the experts (nn/exchange.h); NULL: all are here */
