@@ -1,7 +1,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_vector.h"
 
-#if defined(__AMX_BF16__)
+#if defined(__AMX_BF16__) || defined(__AMXBF16__) /* clang before 15 */
 
 /*
  * The product of one thread by AMX: a tile of c [16, 16] in f32 gains a tile of a [16, 32] times one of b [32, 16], both bf16.
