@@ -200,9 +200,9 @@ static Status write_by(Worker *worker, WriteJob *job, Comm *comm)
 static Status write_together(HfWriter *w, const ParamSet *set, Comm *comm)
 {
     Worker worker = {0};
-    TRY(comm_agree(comm, comm->size > 1 ? worker_start(&worker) : OK));
-    Status status = write_by(&worker, &(WriteJob){w, set, comm->rank == 0}, comm);
-    worker_stop(&worker);
+    Status status = comm_agree(comm, comm->size > 1 ? worker_start(&worker) : OK);
+    if (status == OK) status = write_by(&worker, &(WriteJob){w, set, comm->rank == 0}, comm);
+    worker_stop(&worker); /* also of those that could start one where another could not */
     return status;
 }
 
