@@ -84,6 +84,8 @@ void die(const char *format, ...)
 {
     static atomic_flag dying = ATOMIC_FLAG_INIT;
     while (atomic_flag_test_and_set(&dying)) pause();
+    /* The last line of this process: ranks that are threads of it say no more. A launcher's library may have to. */
+    if (!atomic_load(&end_others_at_death)) flockfile(stderr);
     va_list args;
     va_start(args, format);
     print_death(format, args);
