@@ -5,11 +5,24 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+/* Hydra ends a process that aborts without a look at what its stderr, a pipe, still holds. One second at most. */
+static void wait_until_read(int fd)
+{
+    struct stat is;
+    int left = 0;
+    if (fstat(fd, &is) || !S_ISFIFO(is.st_mode)) return;
+    for (int ms = 0; ms < 1000 && ioctl(fd, FIONREAD, &left) == 0 && left > 0; ms++)
+        clock_sleep_us(1000);
+}
 
 static void end_all(int exit_code)
 {
+    wait_until_read(STDERR_FILENO);
     alarm(5); /* should MPI not manage: then this process ends, and the launcher the others */
     MPI_Abort(MPI_COMM_WORLD, exit_code);
 }
