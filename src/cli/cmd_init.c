@@ -18,6 +18,8 @@ static Status refuse_full_folder(const char *dir, Arena *arena)
 {
     char **names;
     int n = 0;
+    if (file_exists(dir))
+        return FAIL(ERR_USAGE, "%s: is a file (expected a folder, new or empty)", dir);
     if (dir_exists(dir)) TRY(dir_list(arena, dir, &names, &n));
     return n ? FAIL(ERR_USAGE, "%s: exists and is not empty", dir) : OK;
 }

@@ -25,14 +25,15 @@ static Status run(const void *args_, const World *world, Arena *arena)
     TRY(row_read_file(&rows, &plan.n_rows, args->batch, s.model->vocab, arena));
     plan.row = rows;
     if (plan.n_rows % s.config.parallel.dp_size)
-        return FAIL(ERR_USAGE, "%s: lines must divide by parallel.dp_size (found %lld and %d)",
+        return FAIL(ERR_USAGE,
+                    "%s: lines must be a multiple of parallel.dp_size (found %lld and %d)",
                     args->batch, (long long)plan.n_rows, s.config.parallel.dp_size);
     if (plan.n_rows > 1000000)
         return FAIL(ERR_USAGE, "%s: too many lines (found %lld, expected at most 1000000)",
                     args->batch, (long long)plan.n_rows);
     TRY(setup_same_rows(&s, args->batch, rows, plan.n_rows));
     Schedule *schedule;
-    TRY(setup_schedule(&schedule, &s, plan.n_rows / s.config.parallel.dp_size, "--set",
+    TRY(setup_schedule(&schedule, &s, plan.n_rows / s.config.parallel.dp_size,
                        "the lines of the batch / parallel.dp_size"));
     TRY(world_all_ok(world, world->rank == 0 ? dir_create(args->out) : OK));
     return launch_probe(world, &plan);

@@ -101,7 +101,7 @@ static Status find_checkpoint(Setup *s, const TrainArgs *args, TrainPlan *plan, 
     TrainConfig before;
     TRY(config_parse(&before, plan->checkpoint, info.config, strlen(info.config), s->arena));
     const ResumePoint at = {info.state.step, info.state.n_rows};
-    if (!args->override) TRY(config_check_resume(&before, &s->config, at, args->config, s->arena));
+    if (!args->override) TRY(config_check_resume(&before, &s->config, at, s->place, s->arena));
     if (strcmp(info.kernel_path, s->config.train.isa) != 0)
         log_warning(&s->log, "%s was made on kernel path %s, and goes on with %s: bits will differ",
                     plan->checkpoint, info.kernel_path, s->config.train.isa);
@@ -173,11 +173,11 @@ static Status open_run(Setup *s, bool resume, const TrainPlan *plan, int *lock)
 }
 
 /* Told again where stages are made; here, before the data has taken its time. */
-static Status check_model(Setup *s, const char *place)
+static Status check_model(Setup *s)
 {
     const ParallelSection *p = &s->config.parallel;
     Schedule *schedule;
-    TRY(setup_schedule(&schedule, s, s->config.train.global_batch_size / p->dp_size, place,
+    TRY(setup_schedule(&schedule, s, s->config.train.global_batch_size / p->dp_size,
                        "train.global_batch_size / parallel.dp_size"));
     int n_stages = schedule->n_stages;
     LayerRange *range = ARENA_NEW(s->arena, LayerRange, n_stages);
@@ -190,13 +190,30 @@ static Status check_model(Setup *s, const char *place)
     return optimizer_check_groups(&whole, s->model, &s->config.optimizer, s->arena);
 }
 
-static Status open_data(Setup *s, const char *place, Dataset **train, Dataset **eval)
+static Status open_data(Setup *s, Dataset **train, Dataset **eval)
 {
-    TRY(check_model(s, place));
+    TRY(check_model(s));
     if (s->config.train.steps == 0) return OK;
     TRY(setup_dataset(train, s, "data.train", &s->config.data.train, true));
     return s->config.data.eval.n ? setup_dataset(eval, s, "data.eval", &s->config.data.eval, false)
                                  : OK;
+}
+
+/* Steps without one change nothing; a run of such steps alone is a mistake in the data. */
+static Status expect_trained_token(const Dataset *data)
+{
+    int64_t n = dataset_n_rows(data);
+    for (int64_t i = 0; i < n; i++) {
+        Row row;
+        BatchTotals totals;
+        dataset_rows(data, i, 1, &row);
+        batch_totals(&totals, &row, 1, REDUCTION_TOKEN);
+        if (totals.n_trained) return OK;
+    }
+    return FAIL(ERR_FORMAT,
+                "data.train: no token to train in %lld rows (expected an assistant's text, or a "
+                "label that is not -100, behind another token)",
+                (long long)n);
 }
 
 /* All processes have read the same rows, and a run that goes on has those it began with. */
@@ -204,6 +221,7 @@ static Status check_rows(Setup *s, const TrainArgs *args, TrainPlan *plan)
 {
     TrainState *state = &plan->state;
     int64_t n_rows = dataset_n_rows(plan->train);
+    TRY(expect_trained_token(plan->train));
     uint64_t hash = setup_hash_data(plan->train);
     TRY(world_same(s->world, "data.train", hash));
     if (state->rows_hash && state->rows_hash != hash && !args->override)
@@ -229,20 +247,22 @@ static Status run(const void *args_, const World *world, Arena *arena)
                                "a checkpoint would forbid");
     signal(SIGPIPE, SIG_IGN); /* who reads our log may go away: log.txt has it too */
     TRY(setup_configure(&s, args->config, &args->sets, NULL, world, arena));
-    TRY(config_require_run(&s.config, args->config));
+    TRY(world_same(world, "--resume and --override",
+                   (uint64_t)(2 * args->resume + args->override)));
+    TRY(config_require_run(&s.config, s.place));
     double seconds;
-    TRY(stop_before_seconds(&seconds, s.config.train.stop_before, args->config, time(NULL)));
+    TRY(stop_before_seconds(&seconds, s.config.train.stop_before, s.place, time(NULL)));
     TrainPlan plan = {.config = &s.config,
                       .stop = &stop_asked,
                       .stop_before = isinf(seconds) ? 0 : begin + seconds,
                       .weights = s.config.model.init ? NULL : s.config.model.path};
     Status status = agree_on_checkpoint(&s, args, &plan, &lock);
-    if (status == OK) status = open_data(&s, args->config, &train, &eval);
+    if (status == OK) status = open_data(&s, &train, &eval);
     plan.model = s.model;
     plan.train = train;
     plan.eval = eval;
     plan.n_steps = train ? train_n_steps(&s.config, dataset_n_rows(train)) : 0;
-    if (status == OK) status = check_length(&plan, args->config);
+    if (status == OK) status = check_length(&plan, s.place);
     /* All data is read before the folder is made, and the folder made before anybody writes to it. */
     if (status == OK && train) status = check_rows(&s, args, &plan);
     if (status == OK && eval) status = setup_same_data(&s, "data.eval", eval);

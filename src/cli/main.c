@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,17 +39,11 @@ static void print_overview(FILE *to)
             "after saving.\n");
 }
 
-static Status find_command(const Command **out, const char *name)
+static Status unknown_command(const char *name)
 {
     const char *names[sizeof commands / sizeof commands[0]];
     int n = 0;
-    for (; commands[n]; n++) {
-        names[n] = commands[n]->name;
-        if (!strcmp(names[n], name)) {
-            *out = commands[n];
-            return OK;
-        }
-    }
+    for (; commands[n]; n++) names[n] = commands[n]->name;
     names[n] = NULL;
     const char *near = text_nearest(name, names);
     if (near) return FAIL(ERR_USAGE, "unknown command %.100s, did you mean %s?", name, near);
@@ -77,18 +72,21 @@ static Status run_command(const Command *command, int argc, char **argv, const W
     return OK;
 }
 
-/* Process 0 alone answers what is no work for all; the others wait for it in world_settle. */
-static bool for_all_ranks(const char *word)
+/* Its place in the list; what is none of them is at the end. */
+static int command_number(const char *word)
 {
-    for (int i = 0; word && commands[i]; i++)
-        if (!strcmp(commands[i]->name, word)) return commands[i]->all_ranks;
-    return false;
+    int i = 0;
+    while (commands[i] && !(word && !strcmp(commands[i]->name, word))) i++;
+    return i;
 }
 
 static Status run(int argc, char **argv, const World *world, Arena *arena)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
-    if (world->rank > 0 && !for_all_ranks(word)) return OK;
+    int number = command_number(word);
+    TRY(world_same(world, "COMMAND", (uint64_t)number));
+    /* Process 0 alone answers what is no work for all; the others wait for it in world_settle. */
+    if (world->rank > 0 && !(commands[number] && commands[number]->all_ranks)) return OK;
     if (!word) {
         print_overview(stderr);
         return FAIL(ERR_USAGE, "no command");
@@ -107,9 +105,8 @@ static Status run(int argc, char **argv, const World *world, Arena *arena)
         return FAIL(ERR_USAGE, "unknown option %.100s%s%s%s", word, near ? ", did you mean " : "",
                     near ? near : "; see stagewright --help", near ? "?" : "");
     }
-    const Command *command = NULL;
-    TRY(find_command(&command, word));
-    return run_command(command, argc - 2, argv + 2, world, arena);
+    if (!commands[number]) return unknown_command(word);
+    return run_command(commands[number], argc - 2, argv + 2, world, arena);
 }
 
 /* Else the first file we open gets the number of a closed stream, and the log goes into it. Writing still fails. */
@@ -123,6 +120,7 @@ int main(int argc, char **argv)
 {
     environment_prepare(argv);
     fill_closed_streams();
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond a limit of the shell's fails, and is reported */
     Arena arena;
     arena_init(&arena, "command");
     World world;

@@ -20,7 +20,7 @@ Status setup_read_model(Setup *s, const char *dir)
 }
 
 /* Ranks with different layouts or learning rates would wait for each other for ever, or worse, not. */
-static Status same_config(const Setup *s, const char *place)
+static Status same_config(const Setup *s)
 {
     if (!s->world || s->world->size == 1) return OK;
     TextBuffer text;
@@ -40,14 +40,14 @@ static Status same_config(const Setup *s, const char *place)
         if (strcmp(change[i].key, "train.threads") != 0)
             return FAIL(ERR_USAGE,
                         "%s: %s differs between processes (found %s, expected %s of process 0)",
-                        place, change[i].key, change[i].after, change[i].before);
+                        s->place, change[i].key, change[i].after, change[i].before);
     return OK;
 }
 
 Status setup_configure(Setup *out, const char *file, const TextList *sets, const char *model_path,
                        const World *world, Arena *arena)
 {
-    *out = (Setup){.world = world, .arena = arena};
+    *out = (Setup){.world = world, .arena = arena, .place = config_place(file, sets->n, arena)};
     int rank = world ? world->rank : 0;
     TRY(log_open(&out->log, NULL, rank, rank == 0));
     /* All processes read the same files and would say the same. */
@@ -56,15 +56,15 @@ Status setup_configure(Setup *out, const char *file, const TextList *sets, const
     TRY(config_load(&out->config, file, sets->at, sets->n, arena));
     if (model_path) out->config.model.path = model_path;
     int n_ranks;
-    const char *place = file ? file : "--set";
     bool launched = world && world->launched;
-    Status st = config_fit_world(&out->config, launched, world ? world->size : 1, place, &n_ranks);
+    Status st =
+        config_fit_world(&out->config, launched, world ? world->size : 1, out->place, &n_ranks);
     if (st != OK && launched && world->size == 1) /* perhaps a shell inherited it */
         return FAIL(st, "%s; %s in the environment says that a launcher started it",
                     status_message(), world->mark);
     TRY(st);
-    TRY(config_fit_machine(&out->config, place));
-    return same_config(out, place);
+    TRY(config_fit_machine(&out->config, out->place));
+    return same_config(out);
 }
 
 Status setup_create(Setup *out, const char *file, const TextList *sets, const char *model_path,
@@ -93,20 +93,19 @@ Status setup_same_model(const Setup *s)
     return world_same(s->world, file, model->hash);
 }
 
-Status setup_schedule(Schedule **out, Setup *s, int64_t n_mb, const char *place,
-                      const char *microbatches_are)
+Status setup_schedule(Schedule **out, Setup *s, int64_t n_mb, const char *microbatches_are)
 {
     const ParallelSection *parallel = &s->config.parallel;
     Status st = engine_schedule(out, parallel, (int)n_mb, s->arena);
     if (st == ERR_USAGE)
-        return FAIL(st, "%s: parallel.schedule: %s; microbatches are %s", place, status_message(),
-                    microbatches_are);
+        return FAIL(st, "%s: parallel.schedule: %s; microbatches are %s", s->place,
+                    status_message(), microbatches_are);
     TRY(st);
     if (parallel->layer_split.at && parallel->layer_split.n != (*out)->n_stages)
         return FAIL(ERR_USAGE,
                     "%s: parallel.layer_split: needs a count for each stage (found %d counts, "
                     "expected %d of %s)",
-                    place, parallel->layer_split.n, (*out)->n_stages, parallel->schedule);
+                    s->place, parallel->layer_split.n, (*out)->n_stages, parallel->schedule);
     if (!(*out)->ascending)
         log_warning(&s->log,
                     "%s: microbatches are not in ascending order on every stage: results will not "

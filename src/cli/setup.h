@@ -9,6 +9,7 @@ typedef struct Setup {
     ModelConfig *model;
     Tokenizer *tokenizer; /* NULL: none in the folder */
     Log log;              /* stderr */
+    const char *place;    /* config_place */
     Arena *arena;
 } Setup;
 
@@ -37,7 +38,7 @@ void setup_free(Setup *setup);
  * else takes its time. Says once if results will not be those of other schedules. Errors: those of schedule_build, and a
  * layer_split of another length.
  */
-Status setup_schedule(Schedule **out, Setup *setup, int64_t n_mb, const char *place,
+Status setup_schedule(Schedule **out, Setup *setup, int64_t n_mb,
                       const char *microbatches_are) MUST_USE;
 
 /** Launched: all processes have read the same rows (key names them in messages). Collective: over the processes. */

@@ -236,7 +236,9 @@ Status dir_create(const char *path)
         *end = '\0';
         if (mkdir(prefix, 0777) == 0)
             st = sync_parent(prefix);
-        else if (errno != EEXIST || !dir_exists(prefix))
+        else if (errno == EEXIST && !dir_exists(prefix))
+            st = FAIL(ERR_IO, "%s: is no folder (expected one, or nothing)", prefix);
+        else if (errno != EEXIST)
             st = fail_errno(prefix);
         *end = kept;
         if (kept == '\0') break;

@@ -71,6 +71,9 @@ static Status unknown_key(const OptionSection *sections, const OptionSection *se
 static Status unknown_section(const OptionSection *sections, const char *place, const char *name,
                               Arena *arena)
 {
+    if (strchr(name, '.'))
+        return FAIL(ERR_USAGE, "%s: unknown section %.100s (a key stands below its section)", place,
+                    name);
     Names names = {.n = 0};
     TextBuffer known;
     text_buffer_init(&known, arena);
@@ -127,8 +130,10 @@ Status options_read(void *base, const OptionSection *sections, const YamlDoc *ya
     json_object_foreach(yaml->root, name, tree)
     {
         const OptionSection *section = find_section(sections, name, strlen(name));
+        bool dotted = strchr(name, '.') != NULL; /* the place is that of a key of the section */
         if (!section)
-            return unknown_section(sections, yaml_doc_place(yaml, name, arena), name, arena);
+            return unknown_section(
+                sections, dotted ? yaml->name : yaml_doc_place(yaml, name, arena), name, arena);
         TRY(read_section(base, sections, section, tree, yaml, arena));
     }
     return OK;

@@ -55,7 +55,8 @@ static void remember_place(Reader *reader, const char *path, yaml_mark_t mark)
 /* Null below PLACE_DEPTH: a configuration has no keys there, and paths stay short. */
 static const char *path_of_key(Reader *reader, const char *parent, int depth, const char *key)
 {
-    if (!parent || depth > PLACE_DEPTH) return NULL;
+    if (!parent || depth > PLACE_DEPTH || strchr(key, '.'))
+        return NULL; /* not that of "a: {b: }" */
     return text_format(reader->arena, "%s%s%s", parent, *parent ? "." : "", key);
 }
 
@@ -232,6 +233,8 @@ Status yaml_doc_parse(YamlDoc *out, const char *name, const char *text, size_t b
     if (bytes > MAX_BYTES)
         return FAIL(ERR_FORMAT, "%s: too large for a configuration (found %zu bytes, at most %d)",
                     name, bytes, (int)MAX_BYTES);
+    bool marked = bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3); /* as some editors begin a file */
+    if (marked) text += 3, bytes -= 3;
     Reader reader = {.yaml = &yaml, .arena = arena};
     if (!yaml_parser_initialize(&reader.parser)) return FAIL(ERR_MEMORY, "%s: out of memory", name);
     yaml_parser_set_encoding(&reader.parser, YAML_UTF8_ENCODING);

@@ -283,7 +283,8 @@ static Status list_side_files(SideFile **out, int *n_out, const char *from, Aren
     SideFile *list = ARENA_NEW(arena, SideFile, n + 1);
     for (int i = 0; i < n; i++) {
         const char *path = path_join(arena, dir, names[i]);
-        if ((whole ? is_side_file : goes_with_config)(names[i]) && file_exists(path))
+        /* A link that leads nowhere is taken too: copying it fails, and names it. */
+        if ((whole ? is_side_file : goes_with_config)(names[i]) && !dir_exists(path))
             list[n_taken++] = (SideFile){names[i], path};
     }
     if (!whole) list[n_taken++] = (SideFile){"config.json", from};

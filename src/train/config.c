@@ -103,6 +103,12 @@ static Status finish(TrainConfig *out, TrainConfig *config, const char *place)
     return OK;
 }
 
+const char *config_place(const char *path, int n_sets, Arena *arena)
+{
+    if (!path) return "--set";
+    return n_sets ? text_format(arena, "%s with --set", path) : path;
+}
+
 Status config_load(TrainConfig *out, const char *path, const char *const *sets, int n_sets,
                    Arena *arena)
 {
@@ -114,7 +120,7 @@ Status config_load(TrainConfig *out, const char *path, const char *const *sets, 
         TRY(read_yaml(&config, &yaml, arena));
     }
     for (int i = 0; i < n_sets; i++) TRY(options_set(&config, config_sections(), sets[i], arena));
-    return finish(out, &config, path ? path : "configuration");
+    return finish(out, &config, config_place(path, n_sets, arena));
 }
 
 Status config_parse(TrainConfig *out, const char *place, const char *text, size_t bytes,
@@ -140,8 +146,8 @@ Status config_require_run(const TrainConfig *config, const char *place)
     int dp = config->parallel.dp_size;
     if (dp > 0 && rows % dp)
         return FAIL(ERR_USAGE,
-                    "%s: train.global_batch_size must divide by parallel.dp_size (found %lld and "
-                    "%d)",
+                    "%s: train.global_batch_size must be a multiple of parallel.dp_size (found "
+                    "%lld and %d)",
                     place, (long long)rows, dp);
     return OK;
 }

@@ -146,6 +146,8 @@ const OptionSection *config_sections(void);
 /** Defaults, with the available value where a default is not built yet. Not resolved. */
 Status config_defaults(TrainConfig *out, Arena *arena) MUST_USE;
 
+/** Where keys that do not fit together come from: the file, with --set if something was set so, or --set alone. */
+const char *config_place(const char *path, int n_sets, Arena *arena);
 /**
  * Defaults, then the file (NULL: none), then each "section.key=value"; then what follows from other keys: train.epochs 1 when
  * neither steps nor epochs are given, data.seed, lr_schedule.lr_min at most optimizer.lr, num_virtual_stages by schedule.

@@ -33,7 +33,7 @@ static Status bytes_to_keep(const char *path, int64_t keep_steps, int64_t *bytes
     TRY(file_read(arena, path, &text, &n));
     *bytes = 0;
     int64_t line = 0;
-    for (char *end; (end = memchr(text + *bytes, '\n', n - (size_t)*bytes));
+    for (char *end; *last < keep_steps && (end = memchr(text + *bytes, '\n', n - (size_t)*bytes));
          *bytes = end + 1 - text) {
         JsonDoc doc;
         int64_t step;

@@ -71,7 +71,7 @@ static void show(Trainer *t, const Metrics *m)
     char line[256];
     metrics_line(line, sizeof line, m, t->plan->n_steps);
     bool due = m->step % t->config->log.interval == 0 || m->step == t->plan->n_steps;
-    if (t->log.terminal) {
+    if (t->log.terminal && m->step < t->plan->n_steps) {
         int64_t seconds = (int64_t)fmin(left, 1e15);
         log_progress(&t->log, "%lld:%02d left  %s", (long long)(seconds / 60), (int)(seconds % 60),
                      line);
@@ -278,6 +278,8 @@ static Status loop(Trainer *t)
         TRY(maybe_save(t, last, stop && !last));
         if (stop && !last) return leave(t);
     }
+    if (t->lead && t->state.updates == 0 && t->state.skipped > 0)
+        log_warning(&t->log, "no step changed the weights: all were skipped");
     return export_step(t->engine, -1, &t->log);
 }
 

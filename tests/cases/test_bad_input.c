@@ -166,6 +166,9 @@ static void bad_input__data_lines(void **state)
     /* No line at all, no file, a folder without files. */
     write_text(path, "\n\n");
     failed += !train_refuses(folder, 2, train, WORDS("bad.jsonl"));
+    /* Nothing to learn: what is first in a row is predicted from nothing. */
+    write_text(path, "{\"input_ids\": [1, 2], \"labels\": [1, -100]}\n{\"input_ids\": [1]}\n");
+    failed += !train_refuses(folder, 2, train, WORDS("data.train: no token to train in"));
     unlink(path);
     failed += !train_refuses(folder, 2, train, WORDS("bad.jsonl"));
     mkdir(path, 0777);

@@ -294,6 +294,20 @@ static void launched__different_models_rows_or_keys_are_refused(void **state)
     add_train(&args, 2, 3, "refused");
     add_set(&args, "train.isa=generic");
     launch_ends(&args, folder, 2, "train.isa differs between processes (found generic");
+
+    add_launch(&args, 1, SW_PROGRAM);
+    add_train(&args, 2, 3, "refused");
+    arguments_add(&args, "--resume");
+    add_group(&args, 1, SW_PROGRAM);
+    add_train(&args, 2, 3, "refused");
+    launch_ends(&args, folder, 2, "--resume and --override: the 2 processes found different ones");
+
+    add_launch(&args, 1, SW_PROGRAM);
+    add_train(&args, 2, 3, "refused");
+    add_group(&args, 1, SW_PROGRAM);
+    arguments_add(&args, "inspect");
+    arguments_add(&args, "%s", path_in(folder, "model"));
+    launch_ends(&args, folder, 2, "COMMAND: the 2 processes found different ones");
     assert_false(path_exists(path_in(folder, "refused")));
 }
 

@@ -90,6 +90,7 @@ static void init__refuses_before_it_writes(void **state)
         const char *out, *config, *more, *words[3];
     } rows[] = {
         {"", config, "", {"exists and is not empty"}},
+        {"small.json", config, "", {"small.json: is a file"}},
         {"new/.", config, "", {"no name for a new folder"}},
         {"new", in_quotes(temp, "none.json"), "", {"none.json", "No such file"}},
         {"new", config, "--dtype f16", {"--dtype", "bf16"}},
@@ -102,6 +103,12 @@ static void init__refuses_before_it_writes(void **state)
                        rows[i].words);
         assert_false(dir_exists(temp_path(temp, "new")));
     }
+    /* a tokenizer that would be missed later */
+    assert_int_equal(unlink(temp_path(temp, "tokenizer.json")), 0);
+    assert_int_equal(symlink("nowhere", temp_path(temp, "tokenizer.json")), 0);
+    assert_refused(temp,
+                   text_format(&temp->arena, "init %s --config %s", in_quotes(temp, "new"), config),
+                   WORDS("tokenizer.json: No such file"));
 }
 
 int main(void)

@@ -38,6 +38,7 @@ static const struct {
     {"a: data/*.jsonl", "{\"a\": \"data/*.jsonl\"}"},
     {"'<<': 1", "{\"<<\": 1}"},
     {"--- \na: 1\n...\n", "{\"a\": 1}"},
+    {"\xef\xbb\xbf# a byte order mark\na: 1\n", "{\"a\": 1}"},
 };
 
 static void yaml__reads_the_core_schema(void **state)

@@ -355,8 +355,9 @@ static void config__a_run_needs_an_output_and_data(void **state)
     assert_int_equal(config_require_run(&config, "a.yaml"), OK);
     config.parallel.dp_size = 3;
     assert_int_equal(config_require_run(&config, "a.yaml"), ERR_USAGE);
-    assert_non_null(strstr(status_message(), "global_batch_size must divide by parallel.dp_size "
-                                             "(found 8 and 3)"));
+    assert_non_null(strstr(status_message(),
+                           "global_batch_size must be a multiple of parallel.dp_size "
+                           "(found 8 and 3)"));
 }
 
 static void config__axes_are_checked_against_the_ranks(void **state)
