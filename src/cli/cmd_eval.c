@@ -38,7 +38,13 @@ static Status run(const void *args_, const World *world, Arena *arena)
         EvalPlan plan = {&s.config, s.model, s.config.model.init ? NULL : args->model, data};
         status = launch_eval(world, &result, &plan);
     }
-    if (status == OK && world->rank == 0) print(&result, arena);
+    if (status == OK && world->rank == 0) {
+        print(&result, arena);
+        if (!result.n_trained)
+            log_warning(&s.log, "--data: no token to evaluate: no loss");
+        else if (!isfinite(result.loss))
+            log_warning(&s.log, "%s: the loss is not finite", args->model);
+    }
     dataset_free(&data);
     setup_free(&s);
     return status;

@@ -131,7 +131,13 @@ static Status body(Engine *engine, void *arg)
         ArenaMark mark = arena_mark(job->arena);
         int64_t n = generate(&generator, &config, i, job->prompts.ids.ids.id + first,
                              job->prompts.end[i] - first, out, &ended);
-        print_answer(job, out, n, ended);
+        if (n >= 0)
+            print_answer(job, out, n, ended);
+        else
+            status = FAIL(ERR_FAILED,
+                          "%s: its logits are not finite (inspect --verify looks "
+                          "at the weights)",
+                          args->model);
         arena_rewind(job->arena, mark);
     }
     generator_free(&generator);

@@ -83,6 +83,7 @@ int64_t generate(Generator *g, const GenerateConfig *config, int64_t sequence, c
     int64_t n = 0;
     while (n < config->max_new_tokens) {
         const float *logit = g->logit_1v.data;
+        if (!isfinite(logit[most_likely(logit, n_ids)])) return -1;
         int32_t next = config->temperature > 0
                            ? draw(logit, n_ids, config->temperature, rng_uniform(key, (uint64_t)n))
                            : most_likely(logit, n_ids);

@@ -24,7 +24,8 @@ void generator_free(Generator *generator); /* not the engine */
 
 /**
  * Continue one prompt; stops at any eos of the model (which is not in the output), at max_new_tokens, or when the cache is full.
- * Shapes: id [n_prompt >= 1]; out has room for max_new_tokens. Returns the number of new tokens; *ended: an eos came.
+ * Shapes: id [n_prompt >= 1]; out has room for max_new_tokens. Returns the number of new tokens, or -1 where the logits are
+ * not finite; *ended: an eos came.
  */
 int64_t generate(Generator *generator, const GenerateConfig *config, int64_t sequence,
                  const int32_t *id, int64_t n_prompt, int32_t *out, bool *ended);

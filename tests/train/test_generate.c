@@ -205,6 +205,19 @@ static void generate__ids_come_as_often_as_the_softmax_says(void **state)
     with_model(*state, check_frequencies);
 }
 
+static void check_not_finite(Engine *e, Generator *g)
+{
+    int32_t out[2];
+    for (int i = 0; i < e->set.n; i++)
+        memset(e->set.at[i]->value.data, 0xff, tensor_bytes(e->set.at[i]->value));
+    assert_int_equal(greedy(g, 2, out), -1);
+}
+
+static void generate__tells_logits_that_are_not_finite(void **state)
+{
+    with_model(*state, check_not_finite);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -213,6 +226,7 @@ int main(void)
         BENCH_TEST(generate__stops_at_its_limits),
         BENCH_TEST(generate__draws_depend_on_seed_and_sequence_alone),
         BENCH_TEST(generate__ids_come_as_often_as_the_softmax_says),
+        BENCH_TEST(generate__tells_logits_that_are_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
